@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-SpanMask = Literal["mask-token", "reference"]
+SpanMask = Literal["mask-token", "half", "reference"]
 
 
 def mask_span(
@@ -19,17 +19,19 @@ def mask_span(
 ) -> str:
     """Replace one random span of `length` characters by a mask token.
 
-    `mask-token` replaces the span by `mask_token`, the tokenizer's own. It masks every text of two
-    characters or more, but never more than half of it. `reference` does what the authors' code
-    does: it inserts the literal `[MASK]` between spaces, whatever the tokenizer, and leaves texts
-    of fewer than 30 characters alone.
+    `mask-token` replaces the span by `mask_token`, the tokenizer's own, "a consecutive string of
+    length k" as the paper has it; of a text that is not longer than the span, which the paper says
+    nothing of, half is masked. `half` never masks more than half of any text. Both mask every text
+    of two characters or more. `reference` does what the authors' code does: it inserts the literal
+    `[MASK]` between spaces, whatever the tokenizer, and leaves texts of fewer than 30 characters
+    alone.
 
     Args:
         text: any string.
         length: characters of the span (k in the paper); 0 masks nothing.
         mask_token: the tokenizer's mask token.
         rng: random generator for the position of the span.
-        method: `mask-token` or `reference`, see above.
+        method: `mask-token`, `half` or `reference`, see above.
     """
     if method == "reference":
         if length == 0 or len(text) <= length or len(text) < 30:
@@ -39,7 +41,8 @@ def mask_span(
         # need not be at the drawn position.
         left, _, right = text.partition(text[start : start + length])
         return f"{left} [MASK] {right}"
-    length = min(length, len(text) // 2)
+    if method == "half" or length >= len(text):
+        length = min(length, len(text) // 2)
     if length == 0:
         return text
     start = int(rng.integers(len(text) - length + 1))

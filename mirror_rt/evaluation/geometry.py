@@ -136,7 +136,9 @@ def masked_cosines(model: EmbeddingModel, texts: list[str], *, seed: int = 0) ->
     if not long:
         return None
     masked = [
-        mask_span(text, length=_MASKED_CHARACTERS, mask_token=model.mask_token, rng=rng)
+        mask_span(
+            text, length=_MASKED_CHARACTERS, mask_token=model.mask_token, rng=rng, method="half"
+        )
         for text in long
     ]
     vectors = (normalize_rows(model.encode(some).astype(np.float64)) for some in (long, masked))

@@ -254,6 +254,37 @@ def test_linking_counts_names_and_composite_ids(rng):
         link(model, Names(["q"], [frozenset(["D9"])]), dictionary)
 
 
+def test_composite_mentions_as_sapbert_counts_them(rng):
+    """A plain transcription of `evaluate_topk_acc` and `check_label` of SapBERT's code."""
+    names = {f"n{i}": rng.standard_normal(3) for i in range(20)}
+    ids = {name: f"D{i % 8}" for i, name in enumerate(names)}
+    mentions = [f"q{i}|q{i + 1}" if i % 2 else f"q{i}" for i in range(30)]
+    golden = [f"D{i % 8}|D{(i + 3) % 8}" if i % 2 else f"D{i % 8}" for i in range(30)]
+    table = names | {f"q{i}": rng.standard_normal(3) for i in range(31)}
+    linked = link(
+        Vectors(table),
+        Names(mentions, [split_ids(cell) for cell in golden]),
+        Names(list(names), [frozenset([ids[name]]) for name in names]),
+    )
+
+    def nearest(text):
+        def cosine(name):
+            a, b = table[text], table[name]
+            return -(a @ b) / (np.linalg.norm(a) * np.linalg.norm(b))
+
+        return [ids[name] for name in sorted(names, key=cosine)]
+
+    for k in (1, 5):
+        for text, golden_cui, hit in zip(mentions, golden, linked.hits[k], strict=True):
+            mention_hit = 0
+            parts = text.replace("+", "|").split("|")
+            for part in parts:
+                labels = [int(bool({cui} & {*golden_cui.split("|")})) for cui in nearest(part)[:k]]
+                mention_hit += np.any(labels)
+            assert hit == (mention_hit == len(parts))
+    assert len({*linked.hits[5].tolist()}) == 2
+
+
 def test_linking_against_sklearn(rng):
     names, queries = rng.standard_normal((300, 6)), rng.standard_normal((50, 6))
     model = Vectors(

@@ -8,6 +8,7 @@ from mirror_rt.evaluation.readers.concepts import (
     read_concept_folder,
     read_dictionary,
     read_mentions,
+    split_mention,
 )
 from mirror_rt.evaluation.readers.pairs import read_labelled_pairs, read_scored_pairs
 from mirror_rt.evaluation.readers.scored import (
@@ -134,6 +135,11 @@ def test_dictionaries_and_mentions(file):
         read_dictionary(file("d.txt", "D1 cancer"))
     mentions = read_mentions(file("m.tsv", "mention\tconcept_id", "copper toxicosis\tD1|D2"))
     assert (mentions.texts, mentions.concepts) == (["copper toxicosis"], [{"D1", "D2"}])
+    processed = read_mentions(file("m.txt", "D1|D2||breast|ovarian cancer", "D3||Na+ channel"))
+    assert processed.texts == ["breast|ovarian cancer", "Na+ channel"]
+    parts = [split_mention(*one) for one in zip(processed.texts, processed.concepts, strict=True)]
+    assert parts == [["breast", "ovarian cancer"], ["Na+ channel"]]
+    assert split_mention("colour+night blindness", frozenset(["D1", "D2"]))[0] == "colour"
     with pytest.raises(DataError, match="line 2: no concept id"):
         read_mentions(file("m.tsv", "mention\tconcept_id", "a\t "))
     path = file("processed_test/1.concept", "9288106||7|24||SpecificDisease||colour blindness||D1")

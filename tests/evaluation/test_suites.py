@@ -14,6 +14,7 @@ from mirror_rt.evaluation.report import summaries, verdict
 from mirror_rt.evaluation.run import Evaluation, Measure, Result, evaluate_sets
 from mirror_rt.evaluation.suites import SuiteOptions, find_sets
 from mirror_rt.evaluation.suites.base import Outcome, evaluation_splits, language_of
+from mirror_rt.evaluation.suites.sentences import AVERAGED
 
 SUITES = ["words", "sentences", "linking", "qnli", "clws", "bli", "geometry"]
 
@@ -143,6 +144,17 @@ def test_average_is_of_the_seven_sets(report):
         average = found.pop("average of 7")
         assert len(found) == 7
         assert average == pytest.approx(np.mean(list(found.values())))
+
+
+def test_the_average_takes_tables_under_the_names_that_studies_advise(tmp_path):
+    names = [f"sts{year}-test-en" for year in range(12, 17)] + ["stsb-en-test", "sick-r-en"]
+    for name in names:
+        write(tmp_path / f"sts/{name}.tsv", "sentence1\tsentence2\tscore", "a\tb\t1", "c\td\t2")
+    write(tmp_path / "sts/sts12-fr-test.tsv", "sentence1\tsentence2\tscore", "a\tb\t1")
+    found = find_sets(tmp_path, ["sentences"], SuiteOptions()).sets
+    assert {one.name: one.languages for one in found} == dict.fromkeys(AVERAGED, ("en",)) | {
+        "sts12-fr": ("fr",)
+    }
 
 
 def test_a_model_and_its_bundle_are_not_ranked(report):

@@ -30,13 +30,27 @@ def split_ids(cell: str) -> frozenset[str]:
     return frozenset(part.strip() for part in re.split(r"[|+]", cell) if part.strip())
 
 
-def read_dictionary(path: Path) -> Names:
-    """Read one `ID||name` per line, as in BioSyn and SapBERT; `ID||name|name` has several names."""
+def split_mention(text: str, ids: frozenset[str]) -> list[str]:
+    """Return the mentions of a composite one (`breast|ovarian cancer`), as SapBERT's code does.
+
+    That code also splits at every `+`; here one counts only where the mention has several ids, so
+    that `Na+ channel` stays whole.
+    """
+    parts = re.split(r"[|+]" if len(ids) > 1 else r"[|]", text)
+    return [part.strip() for part in parts if part.strip()]
+
+
+def read_dictionary(path: Path, *, split: bool = True) -> Names:
+    """Read one `ID||name` per line, as in BioSyn and SapBERT.
+
+    With `split`, the line `ID||name|name` has several names.
+    """
     texts: list[str] = []
     concepts: list[frozenset[str]] = []
     for number, line in numbered_lines(path):
         cell, separator, names = line.partition(_SEPARATOR)
-        found = [name.strip() for name in names.split("|") if name.strip()]
+        parts = names.split("|") if split else [names]
+        found = [name.strip() for name in parts if name.strip()]
         if not separator or not split_ids(cell) or not found:
             raise DataError(f"{path}, line {number}: expected ID||name, got {line[:60]!r}")
         texts += found
@@ -47,7 +61,7 @@ def read_dictionary(path: Path) -> Names:
 def read_mentions(path: Path) -> Names:
     """Read mentions: a TSV with columns mention and concept_id, or one `ID||mention` per line."""
     if path.suffix != ".tsv":
-        return read_dictionary(path)
+        return read_dictionary(path, split=False)
     table = read_table(path)
     mention = find_column(table, ("mention", "text", "query"), "mentions")
     concept = find_column(table, ("concept_id", "concept", "id", "cui"), "concepts")

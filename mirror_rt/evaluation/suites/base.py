@@ -88,6 +88,7 @@ class EvaluationSet:
     Attributes:
         languages: language tags of its texts; None where unknown.
         measure: reads the set and evaluates a model on it; raises DataError if it cannot.
+        further: other files that decide its figures.
     """
 
     suite: str
@@ -95,6 +96,7 @@ class EvaluationSet:
     path: Path
     languages: tuple[str | None, ...]
     measure: Callable[[EvaluatedModel], Measured]
+    further: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from mirror_rt.evaluation.readers.concepts import (
     read_concept_folder,
     read_dictionary,
     read_mentions,
+    split_mention,
 )
 from mirror_rt.evaluation.suites.base import EvaluationSet, Found, Measured, SuiteOptions, accuracy
 from mirror_rt.vectors.search import search
@@ -33,7 +34,7 @@ class Linking:
 
     Attributes:
         hits: maps k to float64 [n], 1 where one of the k nearest names shares an id with the
-            mention.
+            mention; of a composite mention, with each of its parts.
         known: number of mentions whose concept has a name in the dictionary; no other can be a hit.
     """
 
@@ -47,7 +48,8 @@ def link(
     """Find the k nearest names of every mention, by cosine and with exact search.
 
     As in BioSyn and SapBERT, k counts names, not concepts. A name or a mention may have several
-    ids; the name is right if they share one.
+    ids; the name is right if they share one. The parts of a composite mention are looked up one by
+    one, and the mention is a hit only where every part is.
     """
     named = frozenset().union(*dictionary.concepts)
     known = sum(bool(ids & named) for ids in mentions.concepts)
@@ -62,15 +64,16 @@ def link(
     concepts: list[set[str]] = [set() for _ in names]
     for name, ids in zip(dictionary.texts, dictionary.concepts, strict=True):
         concepts[row[name]] |= ids
-    queries = list(dict.fromkeys(mentions.texts))
+    pairs = zip(mentions.texts, mentions.concepts, strict=True)
+    parts = [(split_mention(text, ids), ids) for text, ids in pairs]
+    queries = list(dict.fromkeys(part for mention, _ in parts for part in mention))
     found = search(model.encode(queries), model.encode(names), max(ks)).indices
     nearest = dict(zip(queries, found.tolist(), strict=True))
-    ranks = np.array(
-        [
-            next((i for i, name in enumerate(nearest[text]) if concepts[name] & ids), max(ks))
-            for text, ids in zip(mentions.texts, mentions.concepts, strict=True)
-        ]
-    )
+
+    def rank(text: str, ids: frozenset[str]) -> int:
+        return next((i for i, name in enumerate(nearest[text]) if concepts[name] & ids), max(ks))
+
+    ranks = np.array([max(rank(part, ids) for part in mention) for mention, ids in parts])
     return Linking({k: (ranks < k).astype(np.float64) for k in ks}, known)
 
 

@@ -96,8 +96,8 @@ def _tables(data: Path) -> Iterator[EvaluationSet]:
     """Find tables with a header in sts/ and pairs/, and stsb-multi-mt's CSV files without one."""
     for path in evaluation_splits((data / "sts").glob("*.tsv")):
         if path.name not in _SICK and not re.fullmatch(r"20\d\d\.test", path.stem):
-            name = re.sub(r"[-._]test$", "", path.stem)
-            yield scored_set("sentences", name, path, (language_of(path),))
+            name, tag = _name(path)
+            yield scored_set("sentences", name, path, (tag,))
     for path in evaluation_splits(
         path for place in ("sts", "stsb-multi-mt") for path in (data / place).glob("stsb-??-*.csv")
     ):
@@ -106,6 +106,15 @@ def _tables(data: Path) -> Iterator[EvaluationSet]:
     for path in evaluation_splits((data / "pairs").glob("*.[ct]sv")):
         if {"score", "similarity", "relatedness_score"} & set(read_table(path).header):
             yield scored_set("sentences", f"pairs-{path.stem}", path, (language_of(path),))
+
+
+def _name(path: Path) -> tuple[str, str | None]:
+    """Return the name and the language of a table: of an averaged set in any order of the parts."""
+    tag = language_of(path)
+    known = re.sub(r"[-._](test|en)(?=[-._]|$)", "", path.stem)
+    if known in AVERAGED and tag in (None, "en"):
+        return known, "en"
+    return re.sub(r"[-._]test$", "", path.stem), tag
 
 
 def _expected(data: Path, name: str) -> str:

@@ -7,9 +7,20 @@ from mirror_rt.masking import mask_span
 
 
 @given(st.text(max_size=60), st.integers(0, 20), st.integers(0, 99))
-def test_one_span_is_replaced_and_at_most_half(text, length, seed):
+def test_a_string_of_length_k_is_replaced(text, length, seed):
+    """EMNLP 2021, section 2.2; of a text that k characters would hide, half is."""
     masked = mask_span(text, length=length, mask_token="\0", rng=np.random.default_rng(seed))
-    expected = min(length, len(text) // 2)
+    check_span(text, masked, length if length < len(text) else len(text) // 2)
+
+
+@given(st.text(max_size=60), st.integers(0, 20), st.integers(0, 99))
+def test_half_masks_at_most_half(text, length, seed):
+    rng = np.random.default_rng(seed)
+    masked = mask_span(text, length=length, mask_token="\0", rng=rng, method="half")
+    check_span(text, masked, min(length, len(text) // 2))
+
+
+def check_span(text, masked, expected):
     if expected == 0:
         assert masked == text
         return

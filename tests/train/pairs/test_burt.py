@@ -214,6 +214,8 @@ def test_the_command_line(files, tiny_bert, cli):
         (["--evaluate", "a=b"], "go with --ablation"),
         (["--ablation", "pooling"], "an ablation needs sets"),
         (["--ablation", "pooling", "--evaluate", "x"], "expected NAME=FILE.tsv"),
+        (["--ablation", "pooling", "--evaluate", "x=a,b,c"], "expected NAME=TRAIN.tsv,FILE.tsv"),
+        (["--seeds", 2], "go with --ablation"),
     ]:
         done = cli(*options, files / "other", *extra)
         assert (done.code, done.err.count("\n")) == (2, 1), done.err
@@ -227,12 +229,17 @@ def test_ablations_write_a_table_and_keep_their_runs(files, tiny_bert, cli, monk
     options = ["train", "burt", "--nli", files / "nli.tsv", "--model", tiny_bert, "--steps", 1,
                "--evaluate", f"words={files / 'words.tsv'}", "--out", out,
                "--ablation"]  # fmt: skip
-    with_phrases = ["--ppdb", files / "ppdb", "--ppdb-test", files / "ppdb"]
+    trained = f"trained={files / 'words.tsv'},{files / 'words.tsv'}"
+    with_phrases = ["--ppdb", files / "ppdb", "--ppdb-test", files / "ppdb", "--evaluate", trained,
+                    "--seeds", 2]  # fmt: skip
     done = cli(*options, "pooling", *with_phrases)
     assert done.code == 0, done.err
     rows = json.loads((out / "ablation.json").read_text())["rows"]
     assert [row["label"] for row in rows] == ["pooling, CLS", "pooling, MAX", "pooling, MEAN"]
-    assert all([one["set"] for one in row["figures"]] == ["words", "phrases"] for row in rows)
+    sets = [[one["set"] for one in row["figures"]] for row in rows]
+    assert sets == [["words", "trained", "phrases"]] * 3
+    assert all(one["interval"] for row in rows for one in row["figures"])
+    assert all(row["figures"][1]["value"] == 1 for row in rows)  # fitted to what it is measured on
     assert len({json.dumps(row["figures"]) for row in rows}) > 1
     assert not (out / "work").exists()
     table = (out / "ablation.md").read_text()

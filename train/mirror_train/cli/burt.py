@@ -56,8 +56,10 @@ class _Ablation:
     ] = None  # fmt: skip
     evaluate: Annotated[
         tuple[str, ...],
-        Help("scored pairs to evaluate the rows on (Spearman's rho)", "NAME=FILE.tsv"),
-    ] = ()
+        Help("scored pairs to evaluate the rows on (Spearman's rho); with two files, by a "
+             "regression on the vectors that is trained on the first", "NAME=[TRAIN.tsv,]FILE.tsv"),
+    ] = ()  # fmt: skip
+    seeds: Annotated[int, Help("seeds of each row; three and more give intervals")] = 1
     ppdb_test: Annotated[
         Path | None,
         Help("PPDB: its phrases with the probability of equivalence, to evaluate on"),
@@ -95,10 +97,10 @@ class Burt(Training):
         sets = []
         if rows.ablation is not None:
             sets = read_sets(rows.evaluate, rows.ppdb_test)
-        elif rows.evaluate or rows.ppdb_test:
+        elif rows.evaluate or rows.ppdb_test or rows.seeds != 1:
             raise ConfigError(
-                "--evaluate and --ppdb-test go with --ablation; a tuned folder is evaluated by "
-                "'mirror-rt evaluate'"
+                "--evaluate, --ppdb-test and --seeds go with --ablation; a tuned folder is "
+                "evaluated by 'mirror-rt evaluate'"
             )
         tasks = BurtTasks.load(**asdict(self.data), seed=config.seed)
         for name in tasks.objectives if is_first_process() else ():
@@ -108,7 +110,7 @@ class Burt(Training):
             check_one_process("--ablation")
             if config.resume:
                 raise ConfigError("--ablation goes on by the same command, without --resume")
-            return _run_ablation(tasks, config, rows.ablation, sets)
+            return _run_ablation(tasks, config, rows, sets)
         report = tune_burt(tasks, config)
         if is_first_process():
             print_result(report)
@@ -116,12 +118,13 @@ class Burt(Training):
 
 
 def _run_ablation(
-    tasks: BurtTasks, config: BurtConfig, name: str, sets: list[EvaluationSet]
+    tasks: BurtTasks, config: BurtConfig, rows: _Ablation, sets: list[EvaluationSet]
 ) -> int:
     from mirror_train.cli.study import run_and_report
     from mirror_train.experiments.burt_ablation import ABLATIONS, plan_ablations
     from mirror_train.experiments.study import StudyConfig
 
-    study = plan_ablations(list(ABLATIONS) if name == "all" else [name], tasks, config, sets)
-    settings = StudyConfig(seeds=1, precision=config.precision, **config.run_options())
+    names = list(ABLATIONS) if rows.ablation in (None, "all") else [rows.ablation]
+    study = plan_ablations(names, tasks, config, sets)
+    settings = StudyConfig(seeds=rows.seeds, precision=config.precision, **config.run_options())
     return run_and_report(study.name, config.out, lambda: (study, settings, None))

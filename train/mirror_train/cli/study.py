@@ -159,7 +159,6 @@ class Study(Invocation):
             raise ConfigError("pass one of --strings FILE and --words LANG")
         of_setups = {name: getattr(data, name) for name in ("strings", "words", "pairs")}
         of_setups |= {"recipe": setups.recipe, "small": setups.small or None}
-        of_setups |= {name: setups.config.values().get(name) for name in ("seeds", "pooling")}
         of_systems = systems.config.values() | {"systems": systems.systems}
         of_systems |= {"no_export": systems.no_export or None}
         for name, value in (of_setups if self.name == _SYSTEMS else of_systems).items():

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mirror_rt.adapters.ray_cluster import ClusterOptions
-from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.cli.common import format_table
 from mirror_rt.cli.parsing.options import Help
 from mirror_rt.errors import ConfigError, ModelError
@@ -29,7 +28,7 @@ from mirror_train.data.strings import (
 from mirror_train.data.thesaurus import FREQUENT
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, load_languages
-from mirror_train.training.run_config import TuneConfig
+from mirror_train.training.run_config import TuneConfig, TunedPooling
 
 if TYPE_CHECKING:
     from mirror_train.cli.tune import Tune
@@ -185,7 +184,7 @@ def _with_base(row: LanguageRecipe, template: TuneConfig) -> TuneConfig:
     )
 
 
-def _pooling(row: LanguageRecipe, template: TuneConfig) -> Pooling | Literal["auto"]:
+def _pooling(row: LanguageRecipe, template: TuneConfig) -> TunedPooling:
     if template.pooling != "auto" or row.recipe.pooling == "mean-without-special":
         return template.pooling
     return row.pooling

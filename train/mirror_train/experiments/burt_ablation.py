@@ -12,6 +12,7 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.evaluation import ScoredPairs, read_scored_pairs
 from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_rt.evaluation.suites.base import scored_set
+from mirror_train.experiments.regression import regression_set
 from mirror_train.experiments.study import Row, Study
 from mirror_train.pairs.burt_data import BurtTasks
 from mirror_train.pairs.ppdb import read_ppdb
@@ -38,6 +39,7 @@ ABLATIONS: dict[str, dict[str, dict[str, Any]]] = {
 def read_sets(given: Sequence[str], ppdb: Path | None) -> list[EvaluationSet]:
     """Read the sets that rows are evaluated on: NAME=FILE.tsv, and the phrases of a file of PPDB.
 
+    NAME=TRAIN.tsv,FILE.tsv is measured by a regression that is trained on the first file.
     A set that is not of that form, a name given twice, no set, and a file that cannot be used are
     errors, so that they end the command before any training.
     """
@@ -46,7 +48,11 @@ def read_sets(given: Sequence[str], ppdb: Path | None) -> list[EvaluationSet]:
         name, separator, path = entry.partition("=")
         if not separator or not name or not path or name in sets:
             raise ConfigError(f"--evaluate {entry}: expected NAME=FILE.tsv, each name once")
-        sets[name] = _set(name, Path(path), read_scored_pairs(Path(path)))
+        *train, test = map(Path, path.split(","))
+        if len(train) > 1:
+            raise ConfigError(f"--evaluate {entry}: expected NAME=TRAIN.tsv,FILE.tsv")
+        one = _set(name, test, read_scored_pairs(test))
+        sets[name] = regression_set(one, train[0]) if train else one
     if ppdb is not None:
         sets["phrases"] = _set("phrases", ppdb, read_ppdb(ppdb).phrase_similarity())
     if not sets:

@@ -13,7 +13,7 @@ import numpy as np
 from mirror_rt.errors import require
 from mirror_rt.evaluation.bootstrap import CONFIDENCE, Difference, Interval, difference
 from mirror_rt.evaluation.run import Measure, Result
-from mirror_train.experiments.study import Claim, Run
+from mirror_train.experiments.study import SLIGHT, Claim, Run
 
 # The measures of geometry that allow comparing models of any scale.
 _GEOMETRY = ("isotropy score normalized", "uniformity", "mean cosine")
@@ -113,9 +113,11 @@ def _holds(claim: Claim, found: Difference) -> str:
     if found.interval is None:
         return "no interval, no verdict"
     if claim.wanted == "on par":
-        if not found.shown:
-            return "no difference shown"
-        return "does not hold: it is " + ("higher" if found.value > 0 else "lower")
+        if max(-found.interval.low, found.interval.high) <= SLIGHT:
+            return "holds"
+        if found.interval.low > SLIGHT or found.interval.high < -SLIGHT:
+            return "does not hold: it is " + ("higher" if found.value > 0 else "lower")
+        return f"not shown: the interval is not within {SLIGHT:g}"
     if not found.shown:
         return "not shown: the interval holds 0"
     return "holds" if found.value > 0 else "does not hold: it is lower"

@@ -98,14 +98,25 @@ class MirrorStudy:
                 "strings": f"{data.source}, {len(data)}",
                 "pairs": pairs.name,
                 "recipe": dataclasses.asdict(recipe),
+                **_too_short(setups, recipe, data.first),
             },
         )
+
+
+def _too_short(setups: list[Setup], recipe: Recipe, strings: list[str]) -> dict[str, str]:
+    """Say how many strings are not longer than the longest span of characters, which half gets."""
+    changed = [recipe.replace(**setup.changes) for setup in setups if setup.tuned]
+    longest = max(one.span_length for one in changed if one.span_mask == "mask-token")
+    short = sum(len(text) <= longest for text in strings)
+    shown = f"{100 * short / len(strings):.1f} %, of which half is masked instead"
+    return {f"strings that a span of {longest} characters would hide": shown} if short else {}
 
 
 def _row(setup: Setup, recipe: Recipe, data: TrainingData, config: StudyConfig) -> Row:
     pooling = setup.changes.get("pooling", config.pooling)
     if not setup.tuned:
-        return Row(setup.label, pooling=pooling)
+        own = setup.changes.get("pooling", config.untuned_pooling)
+        return Row(setup.label, pooling=own)
     changed = recipe.replace(**setup.changes)
     strings = data.first[: setup.top]
     data = dataclasses.replace(data, first=strings, second=strings)

@@ -24,6 +24,7 @@ from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.errors import DataError, MirrorError
 from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.run import evaluate_sets
+from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_rt.io.atomic import path_sha256, write_json
 from mirror_train.compute.precision import resolve_device, resolve_precision
 from mirror_train.experiments.study import Row, Run, Study, StudyConfig
@@ -38,7 +39,7 @@ class Opened:
     about: str = ""
 
 
-# Opens a model to evaluate it, from the label of its row, its folder or name, and its pooling.
+# Opens a model to evaluate it, from the name of its run, its folder or name, and its pooling.
 Opener = Callable[[str, str, Pooling | Literal["auto"]], Opened]
 
 
@@ -126,13 +127,18 @@ def _seconds_left(tasks: list[_Task], found: dict[Path, Run | None]) -> float:
     return (sum(runs.values()) - done) * seconds / done if done else float("nan")
 
 
+def _hashes(one: EvaluationSet) -> str:
+    """Return the hashes of the files of a set, in one string."""
+    return " ".join(path_sha256(path) for path in (one.path, *one.further))
+
+
 class _Runner:
     """Plans the runs of a study, and trains and measures each."""
 
     def __init__(self, study: Study, config: StudyConfig, open_model: Opener) -> None:
         self._study, self._config, self._open = study, config, open_model
         self._setting = run_setting(config) | {
-            "sets": {f"{one.suite}/{one.name}": path_sha256(one.path) for one in study.sets},
+            "sets": {f"{one.suite}/{one.name}": _hashes(one) for one in study.sets},
             "bootstrap": [config.samples, config.seed] if config.samples else None,
             **study.setting,
         }
@@ -171,13 +177,15 @@ class _Runner:
 
     def _folder(self, task: _Task) -> Path:
         if self._study.isolated:
-            return self._config.out / "models" / task.row.label
+            more = "" if task.seed == self._config.seed else f"-seed-{task.seed}"
+            return self._config.out / "models" / f"{task.row.label}{more}"
         return self._config.out / "work" / task.path.stem
 
     def _measured(self, task: _Task, run: Run, model: str) -> Run:
         config = self._config
         try:
-            opened = self._open(run.label, model, task.row.pooling)
+            name = run.label if run.seed is None else Path(model).name
+            opened = self._open(name, model, task.row.pooling)
         except MirrorError as error:
             if not self._study.isolated:
                 raise

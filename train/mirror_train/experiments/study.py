@@ -13,7 +13,7 @@ from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_train.compute.launch import check_one_process
 from mirror_train.compute.precision import Precision
 from mirror_train.recipes.recipe import least
-from mirror_train.training.run_config import RunConfig
+from mirror_train.training.run_config import RunConfig, TunedPooling
 
 if TYPE_CHECKING:
     from mirror_train.training.run import TuneReport
@@ -28,19 +28,30 @@ class StudyConfig(RunConfig):
         seed: of RunConfig: the first seed, and that of the bootstrap.
         seeds: the number of runs of every tuned setup, with the seeds `seed`, `seed` + 1, ...
         samples: the number of samples of the bootstrap.
-        pooling: the pooling of setups that do not set one; `auto` takes the one that the base model
-            declares, else that of `TuneConfig.pooling` for tuned setups, and the mean for untuned.
+        pooling: the pooling of rows that do not set one; `auto` takes the one that the base model
+            declares, else that of `TuneConfig.pooling` for tuned rows, and the mean for the base
+            model. `paper` passes over what the base model declares.
         precision: auto, fp32, bf16 or fp16.
     """
 
     seeds: Annotated[int, least(1)] = 3
     samples: Annotated[int, least(0)] = 1000
-    pooling: Pooling | Literal["auto"] = "auto"
+    pooling: TunedPooling = "auto"
     precision: Precision = "auto"
 
     def __post_init__(self) -> None:
         RunConfig.__post_init__(self)
         check_one_process("a study")
+
+    @property
+    def untuned_pooling(self) -> Pooling | Literal["auto"]:
+        """The pooling of the base model: the mean in the papers (EMNLP 2021, footnote 5)."""
+        return "mean" if self.pooling == "paper" else self.pooling
+
+
+# The difference up to which two rows are on par. EMNLP 2021, footnote 2, allows "slight gains of
+# one variant in some tasks" and names no number; this one is ours.
+SLIGHT = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,7 @@ class Claim:
     Attributes:
         against: label of the other row.
         suites: suites of the sets that the claim is about.
-        wanted: `higher`, or `on par` for no difference.
+        wanted: `higher`, or `on par` for a difference of at most `SLIGHT`.
     """
 
     against: str

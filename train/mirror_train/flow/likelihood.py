@@ -85,9 +85,11 @@ def check_batch(data: TrainingData, batch_size: int, option: str = "--batch-size
 def frozen_head(base: Pretrained, pooling: str) -> Head:
     """Return the head that a flow follows: a pooling alone, or for `auto` the one that is declared.
 
-    Where `auto` finds no declared head, it is the mean. What no flow can follow is refused.
+    Where `auto` finds no declared head, it is the mean, as it is for `paper`. What no flow can
+    follow is refused.
     """
-    head = declared_head(base.folder) if pooling == "auto" else Head([cast(Pooling, pooling)])
+    given = [] if pooling in ("auto", "paper") else [cast(Pooling, pooling)]
+    head = declared_head(base.folder) if pooling == "auto" else Head(given or ["mean"])
     head = head or Head(["mean"])
     if head.pooling not in get_args(Pooling) or head.pooling == "mean-with-padding":
         raise ModelError(

@@ -15,7 +15,9 @@ from mirror_train.model.model_folder import DEFAULT_MODEL
 from mirror_train.recipes.recipe import Recipe, check_rules, least
 from mirror_train.recipes.systems import BurtRecipe, CfRecipe, FlowRecipe, MultitaskRecipe
 
-FlowPooling = Literal["auto", "cls", "mean", "mean-without-special"]
+# `paper` takes the pooling of the papers, whatever the base model declares.
+TunedPooling = Literal[Pooling, "auto", "paper"]
+FlowPooling = Literal["auto", "paper", "cls", "mean", "mean-without-special"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,7 @@ class TuneConfig(TrainConfig):
         recipe: hyper-parameters.
         pooling: `auto` takes what the base model declares, else the recipe's, else the papers' (the
             mean for BERT and sentences, [CLS] otherwise); but a recipe's `mean-without-special`
-            goes first.
+            goes first. `paper` passes over what the base model declares.
         precision: auto, fp32, bf16 or fp16.
         loss_batch: pairs contrasted with one another in a step, at least the recipe's batch size.
             That many pairs then go through the encoder at a time, and gradients are cached: memory
@@ -94,7 +96,7 @@ class TuneConfig(TrainConfig):
     """
 
     recipe: Recipe
-    pooling: Pooling | Literal["auto"] = "auto"
+    pooling: TunedPooling = "auto"
     precision: Precision = "auto"
     loss_batch: int | None = None
 
@@ -118,7 +120,8 @@ class FlowConfig(TrainConfig):
     Attributes:
         recipe: hyper-parameters.
         pooling: cls, mean or mean-without-special; auto for what the model declares, else mean.
-            What follows the pooling of the model stays, and the flow comes after it.
+            What follows the pooling of the model stays, and the flow comes after it. `paper` is the
+            mean alone.
     """
 
     recipe: FlowRecipe = field(default_factory=FlowRecipe)
@@ -133,7 +136,8 @@ class CfConfig(TrainConfig):
 
     Attributes:
         recipe: hyper-parameters of both steps.
-        pooling: cls, mean or mean-without-special; auto as `mirror-rt tune` has it.
+        pooling: cls, mean or mean-without-special; auto and paper as `mirror-rt tune` has
+            them.
         precision: precision of the encoder: auto, fp32, bf16 or fp16.
         resume: go on with the result of the first step, and after the last checkpoint of a step.
     """

@@ -129,13 +129,14 @@ def tuned_pooling(base: Pretrained, config: TuneConfig) -> Pooling:
 
     Where neither a user nor the base model nor the recipe names one, it is that of the papers: the
     mean for BERT at the level of sentences, [CLS] otherwise (EMNLP 2021, appendix B). A base model
-    that declares a pooling or modules that cannot be tuned is refused with a ModelError.
+    that declares a pooling or modules that cannot be tuned is refused with a ModelError, unless the
+    pooling is to be that of the papers anyway.
     """
-    if config.pooling != "auto":
+    if config.pooling != "auto" and config.pooling != "paper":
         return config.pooling
     if config.recipe.pooling == "mean-without-special":
         return config.recipe.pooling  # the recipe was chosen for this pooling
-    if declared := declared_pooling(base.folder):
+    if config.pooling == "auto" and (declared := declared_pooling(base.folder)):
         return declared
     if config.recipe.pooling != "auto":
         return config.recipe.pooling

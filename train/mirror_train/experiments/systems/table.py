@@ -171,11 +171,14 @@ def plan_systems(config: SystemsConfig) -> Study:
     sets, untagged = _sets(config)
     systems, lacking = _available(config)
     max_length = load_pretrained(config.model, **config.load_options()).max_length
-    names = ("language", "top", "max_steps", "learning_rate", "seed", "samples")
+    names = ("language", "top", "max_steps", "learning_rate", "pooling", "seed", "samples")
     return Study(
         name="systems",
         title="every system from one base model, on the same sets",
-        rows=[Row(BASE), *(_row(system, config, max_length) for system in systems)],
+        rows=[
+            Row(BASE, pooling=config.untuned_pooling),
+            *(_row(system, config, max_length) for system in systems),
+        ],
         sets=sets,
         isolated=True,
         setting={"export": config.export},
@@ -221,8 +224,9 @@ def _row(system: System, config: SystemsConfig, max_length: int) -> Row:
         "recipe": dataclasses.asdict(recipe),
         "files": files,
         "top": config.top,
+        "tuned with": config.pooling,
     }
-    tune = functools.partial(system.tune, inputs, recipe, config.precision)
+    tune = functools.partial(system.tune, inputs, recipe, config.pooling, config.precision)
     return Row(system.name, tune, identity, claims=system.claims)
 
 

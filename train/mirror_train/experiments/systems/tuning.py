@@ -19,13 +19,14 @@ from mirror_train.training.run_config import (
     MultitaskConfig,
     RunConfig,
     TuneConfig,
+    TunedPooling,
 )
 
 if TYPE_CHECKING:
     from mirror_train.training.run import TuneReport
 
-# Tunes by a recipe on the inputs of a folder, in a precision, with the settings of a run.
-Tune = Callable[[Inputs, Any, Precision, RunConfig], "TuneReport"]
+# Tunes by a recipe on the inputs of a folder, with a pooling, a precision and settings of a run.
+Tune = Callable[[Inputs, Any, TunedPooling, Precision, RunConfig], "TuneReport"]
 
 
 def fitted(
@@ -58,6 +59,7 @@ def tune_mirror(
     read: Callable[[Inputs], TrainingData],
     inputs: Inputs,
     recipe: Recipe,
+    pooling: TunedPooling,
     precision: Precision,
     run: RunConfig,
 ) -> TuneReport:
@@ -66,16 +68,22 @@ def tune_mirror(
 
     data = read(inputs)
     recipe = recipe.replace(batch_size=max(2, min(recipe.batch_size, len(data))))
-    return tune(data, TuneConfig(recipe=recipe, precision=precision, **run.run_options()))
+    options = {"precision": precision, **run.run_options()}
+    return tune(data, TuneConfig(recipe=recipe, pooling=pooling, **options))
 
 
 def tune_flow(
-    inputs: Inputs, recipe: FlowRecipe, precision: Precision, run: RunConfig
+    inputs: Inputs,
+    recipe: FlowRecipe,
+    pooling: TunedPooling,
+    precision: Precision,
+    run: RunConfig,
 ) -> TuneReport:
-    """Fit a flow to the base model's mean vectors of the sentences, in float32."""
+    """Fit a flow to the base model's vectors of the sentences, in float32."""
     from mirror_train.flow.likelihood import tune_flow as tune
 
-    return tune(inputs.sentences(), FlowConfig(recipe=recipe, **run.run_options()))
+    options = {"pooling": pooling, **run.run_options()}
+    return tune(inputs.sentences(), FlowConfig(recipe=recipe, **options))
 
 
 def cf_recipe(*, views: str = "mirror", joint: bool = False, regulariser: bool = True) -> CfRecipe:
@@ -86,18 +94,24 @@ def cf_recipe(*, views: str = "mirror", joint: bool = False, regulariser: bool =
     return dataclasses.replace(recipe, mirror=mirror, joint=joint, mirror_weight=weight)
 
 
-def tune_cf(inputs: Inputs, recipe: CfRecipe, precision: Precision, run: RunConfig) -> TuneReport:
+def tune_cf(
+    inputs: Inputs, recipe: CfRecipe, pooling: TunedPooling, precision: Precision, run: RunConfig
+) -> TuneReport:
     """Tune by Mirror-BERT on the sentences, then fit a flow with its loss as regulariser."""
     from mirror_train.flow.contrastive import tune_cf as tune
 
-    config = CfConfig(recipe=recipe, precision=precision, **run.run_options())
+    options = {"pooling": pooling, "precision": precision, **run.run_options()}
+    config = CfConfig(recipe=recipe, **options)
     return tune(inputs.sentences(), config)
 
 
 def tune_burt(
-    inputs: Inputs, recipe: BurtRecipe, precision: Precision, run: RunConfig
+    inputs: Inputs, recipe: BurtRecipe, pooling: TunedPooling, precision: Precision, run: RunConfig
 ) -> TuneReport:
-    """Train on inference pairs and paraphrases, for at most an epoch of the inference pairs."""
+    """Train on inference pairs and paraphrases, for at most an epoch of the inference pairs.
+
+    The pooling is that of the recipe, which has one for every base model.
+    """
     from mirror_train.pairs.burt import tune_burt as tune
 
     tasks = inputs.burt_tasks(run.seed)
@@ -110,10 +124,15 @@ def tune_burt(
 
 
 def tune_multitask(
-    inputs: Inputs, recipe: MultitaskRecipe, precision: Precision, run: RunConfig
+    inputs: Inputs,
+    recipe: MultitaskRecipe,
+    pooling: TunedPooling,
+    precision: Precision,
+    run: RunConfig,
 ) -> TuneReport:
     """Fine-tune on sentiment, paraphrases and similarity together."""
     from mirror_train.pairs.multitask import tune_multitask as tune
 
+    recipe = recipe.replace(pooling="mean" if pooling == "paper" else pooling)
     config = MultitaskConfig(recipe=recipe, precision=precision, **run.run_options())
     return tune(inputs.tasks(run.seed), config)
