@@ -11,24 +11,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 export PIP_CONSTRAINT=$PWD/constraints.txt PIP_BUILD_CONSTRAINT=$PWD/constraints.txt
 step() { printf '\n== %s\n' "$*"; }
 
-step "build the wheel; install it with the extra cpu alone into .venv-run, beside what follows"
 # Byte-compiling each file of torch and transformers takes a minute; imports compile what they need,
 # and must be allowed to keep it.
 export PYTHONDONTWRITEBYTECODE=
 install() { "$1" -m pip install --quiet --no-compile "${@:2}"; }
-wheel() {
-  rm -rf .venv-run build/wheel
-  "$python" -m venv .venv-run
-  .venv-run/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
-  install .venv-run/bin/python "$(echo build/wheel/mirror_rt-*.whl)[cpu]"
-}
 mkdir -p build
-wheel > build/wheel.log 2>&1 &
-wheel=$!
 trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
-export MIRROR_RT_CLEAN_PYTHON=$PWD/.venv-run/bin/python
-
 [ -x .venv/bin/python ] || "$python" -m venv .venv
+
 step "fetch, beside it: Triton's client and schema (it wants older versions of what others need),"
 echo "   Helm as a library (whose Python part runs with 3.11, too) and the schemas of Kubernetes, KEDA,"
 echo "   the Prometheus operator and KServe, fastembed, whose class is compared (it wants an older"
@@ -53,9 +43,19 @@ fetches > build/fetches.log 2>&1 &
 fetches=$!
 
 step "install everything into .venv (compiler warnings are errors)"
-install .venv/bin/python --config-settings=cmake.define.MIRROR_RT_WERROR=ON \
+# Without isolation, because only then do two builds share what they compile.
+build=(--no-build-isolation --config-settings=build-dir=build/cmake
+  --config-settings=cmake.define.MIRROR_RT_WERROR=ON)
+install .venv/bin/python cmake ninja pybind11 scikit-build-core
+install .venv/bin/python "${build[@]}" \
   --editable '.[cpu,train,export,demo,tables,detect,serve,client,otel,docs,completion,dev]'
-wait "$wheel" || { cat build/wheel.log; exit 1; }
+
+step "build the wheel; install it with the extra cpu alone into .venv-run"
+rm -rf .venv-run build/wheel
+"$python" -m venv .venv-run
+.venv/bin/python -m pip wheel --quiet --no-deps "${build[@]}" --wheel-dir build/wheel .
+install .venv-run/bin/python "$(echo build/wheel/mirror_rt-*.whl)[cpu]"
+export MIRROR_RT_CLEAN_PYTHON=$PWD/.venv-run/bin/python
 wait "$fetches" || { cat build/fetches.log; exit 1; }
 
 # Twice as many processes as the tests have processors here: half of their time they wait for others.

@@ -178,7 +178,7 @@ def test_a_checkpoint_of_another_run_is_refused(data, configure, monkeypatch):
 def uninterrupted(words_file, tiny_bert, tmp_path_factory, command):
     """Options of a run of seconds, and the folder that it wrote."""
     options = ["tune", "--model", tiny_bert, "--recipe", "word", "--data", words_file,
-               "--batch-size", 10, "--epochs", 10, "--precision", "fp32"]  # fmt: skip
+               "--batch-size", 10, "--epochs", 5, "--precision", "fp32"]  # fmt: skip
     out = tmp_path_factory.mktemp("uninterrupted") / "whole"
     whole = command(*options, "--out", out)
     assert whole.returncode == 0, whole.stderr
