@@ -7,6 +7,11 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <vector>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 namespace mirror_rt::engine {
 
@@ -39,6 +44,36 @@ class Buffer {
  private:
   std::unique_ptr<T, Free> data_;
   std::int64_t size_ = 0;
+};
+
+/// Memory that is taken piece by piece and given back as a whole. Linux is asked for pages of 2 MB:
+/// with those of 4 KB, a text alone waits for their addresses about as long as for the weights.
+class Arena {
+ public:
+  std::int8_t* take(std::int64_t bytes) {
+    bytes = (bytes + 63) / 64 * 64;
+    if (bytes > left_) {
+      left_ = (std::max(bytes, kLeast) + kPage - 1) / kPage * kPage;
+      const auto size = static_cast<std::size_t>(left_);
+      next_ = static_cast<std::int8_t*>(std::aligned_alloc(kPage, size));
+      if (next_ == nullptr) throw std::bad_alloc();
+      chunks_.emplace_back(next_);
+#ifdef MADV_HUGEPAGE
+      madvise(next_, size, MADV_HUGEPAGE);  // only a wish
+#endif
+    }
+    left_ -= bytes;
+    next_ += bytes;
+    return next_ - bytes;
+  }
+
+ private:
+  static constexpr std::int64_t kPage = 1 << 21,
+                                kLeast = 1 << 25;  // what is not used costs nothing
+
+  std::vector<std::unique_ptr<std::int8_t, Free>> chunks_;
+  std::int8_t* next_ = nullptr;
+  std::int64_t left_ = 0;
 };
 
 /// Copies rows of `n` numbers and pads them with zeros; nothing is copied from null.

@@ -43,7 +43,8 @@ Encoder::Encoder(const Config& config, const Isa& isa, const EmbeddingWeights& w
   positions_ = copy_rows(weights.positions, config.positions, n, stride);
   skipped_ = copy_rows(weights.skipped, 1, n, stride);
   if (weights.projection.values != nullptr) {
-    projection_ = std::make_unique<PackedMatrix>(isa, config.precision, weights.projection);
+    projection_ =
+        std::make_unique<PackedMatrix>(isa, config.precision, weights.projection, weights_);
   }
   const std::int64_t distances = 2 * config.positions - 1;
   relative_ = copy_rows(weights.relative, config.heads, distances, distances + kPanel);
@@ -61,7 +62,7 @@ bool Encoder::attends_in_pairs() const {
 
 void Encoder::add_layer(const LayerWeights& w) {
   const auto pack = [&](const Weight& weight) {
-    return PackedMatrix(isa_, config_.precision, weight);
+    return PackedMatrix(isa_, config_.precision, weight, weights_);
   };
   layers_.push_back(std::make_shared<const Layer>(
       Layer{pack(w.query_key_value), pack(w.attention_out), pack(w.inner), pack(w.out),

@@ -76,15 +76,14 @@ struct Texts {
   std::int64_t tokens() const { return start(count); }
 };
 
-/// A matrix that owns its packed weights.
+/// A matrix whose packed weights are in an arena.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
-  PackedMatrix(const Isa& isa, Precision precision, const Weight& weight);
+  PackedMatrix(const Isa& isa, Precision precision, const Weight& weight, Arena& arena);
   const Matrix& get() const { return matrix_; }
 
  private:
-  Buffer<std::int8_t> packed_;
   Buffer<float> bias_, scales_;
   Buffer<std::int32_t> sums_;
   Matrix matrix_{};
@@ -139,6 +138,7 @@ class Encoder {
   Config config_;
   const Isa& isa_;
   const float* words_;
+  Arena weights_;
   Buffer<float> positions_, skipped_, relative_;
   PackedNorm embeddings_norm_;
   std::unique_ptr<PackedMatrix> projection_;

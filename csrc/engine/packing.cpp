@@ -86,14 +86,14 @@ Buffer<std::int32_t> sums_of(const std::int8_t* packed, std::int64_t strip, std:
 
 }  // namespace
 
-PackedMatrix::PackedMatrix(const Isa& isa, Precision precision, const Weight& w) {
+PackedMatrix::PackedMatrix(const Isa& isa, Precision precision, const Weight& w, Arena& arena) {
   const std::int64_t size = 4 / bytes_of(precision);
   const std::int64_t columns = round_up(w.columns, kPanel);
   const std::int64_t strip = isa.strip, strips = columns / strip;
   const std::int64_t units = round_up(w.depth, size) / size;
   bias_ = copy_rows(w.bias, 1, w.columns, columns);
-  packed_ = Buffer<std::int8_t>(columns * units * 4);
-  void* out = packed_.get();
+  std::int8_t* packed = arena.take(columns * units * 4);
+  void* out = packed;
   if (precision == Precision::float32) {
     pack(w, strip, strips, units, static_cast<float*>(out), [](float x, auto) { return x; });
   } else if (precision == Precision::bfloat16) {
@@ -102,11 +102,11 @@ PackedMatrix::PackedMatrix(const Isa& isa, Precision precision, const Weight& w)
   } else {
     scales_ = scales_of(w, columns, isa.levels == kPairLevels);
     const float* scales = scales_.get();
-    pack(w, strip, strips, units, packed_.get(),
+    pack(w, strip, strips, units, packed,
          [=](float x, auto column) { return to_int8(x / scales[column]); });
-    sums_ = sums_of(packed_.get(), strip, strips, units, isa.block);
+    sums_ = sums_of(packed, strip, strips, units, isa.block);
   }
-  matrix_ = {columns / kPanel, units, packed_.get(), bias_.get(), scales_.get(), sums_.get()};
+  matrix_ = {columns / kPanel, units, packed, bias_.get(), scales_.get(), sums_.get()};
 }
 
 }  // namespace mirror_rt::engine

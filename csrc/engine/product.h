@@ -15,7 +15,10 @@ static_assert(kPanel % kColumns == 0);
 // The weights of a small model come from the last cache or from memory, which takes longer than the
 // arithmetic on a few rows, and the processor's own prefetching ends with every page of 4 KB. So
 // each step of rows fetches its share of the next strip: so many lines of the cache a unit at most.
+// Of few rows all of memory's bandwidth is needed: the second cache, level 2, waits for more lines
+// at a time than the first, which spares more rows the way from the second.
 constexpr int kLine = 64, kLines = kColumns * 4 / kLine > 0 ? kColumns * 4 / kLine : 1;
+constexpr std::int64_t kFewRows = (kLines > 3 ? kLines : 3) * kRows;
 
 /// Where to fetch from while a unit is multiplied, and how much further for the next unit.
 struct Ahead {
@@ -47,8 +50,8 @@ inline void add_units(const typename Op::Unit* a, std::int64_t a_stride, const t
 }
 
 /// Sets sums[r][v] to the sum over k < units of a[r][k] b[k][v]; `b_stride` is in units. It fetches
-/// so many lines a step meanwhile.
-template <class Op, int R, int V, int Lines = 0>
+/// so many lines a unit into a level of the caches meanwhile.
+template <class Op, int R, int V, int Lines = 0, int Level = 1>
 inline void multiply(const typename Op::Unit* a, std::int64_t a_stride, const typename Op::Unit* b,
                      std::int64_t b_stride, std::int64_t units, typename Op::Sum (&sums)[R][V],
                      Ahead ahead = {}) {
@@ -57,7 +60,7 @@ inline void multiply(const typename Op::Unit* a, std::int64_t a_stride, const ty
   const auto* end = a + units;
   for (; a + kSteps <= end; a += kSteps, b += kSteps * b_stride) {
     for (int line = 0; line < Lines * kSteps; ++line) {
-      __builtin_prefetch(ahead.place + line * kLine);
+      __builtin_prefetch(ahead.place + line * kLine, 0, 4 - Level);
     }
     if constexpr (Lines > 0) ahead.place += ahead.step * kSteps;
     add_units<Op, kSteps>(a, a_stride, b, b_stride, local);
@@ -114,11 +117,11 @@ struct StripRows {
     Vec sums[R][kVectors] = {};
     const std::int64_t strip = w.units * kColumns * 4, rows = end - begin;
     const char* next = static_cast<const char*>(w.packed) + (column / kColumns + 1) * strip;
-    const Ahead ahead{next + strip * (row - begin) / rows, kColumns * 4 * R / rows};
-    if (ahead.step <= kLine) {
-      sum_up<1>(row, ahead, sums);
+    const Ahead ahead{next + strip * (row - begin) / rows, (kColumns * 4 * R + rows - 1) / rows};
+    if (rows <= kFewRows) {
+      sum_up<kLines, 2>(row, ahead, sums);
     } else {
-      sum_up<kLines>(row, ahead, sums);
+      sum_up<1, 1>(row, ahead, sums);
     }
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
@@ -131,23 +134,23 @@ struct StripRows {
     }
   }
 
-  template <int Lines, int R>
+  template <int Lines, int Level, int R>
   void sum_up(std::int64_t row, Ahead ahead, Vec (&sums)[R][kVectors]) const {
     typedef typename Op::Unit Unit;
     const std::int64_t stride = a.stride / Op::kSize;
     const Unit* left = static_cast<const Unit*>(a.values) + row * stride;
     const Unit* right = static_cast<const Unit*>(w.packed) + column * w.units;
     if constexpr (Op::kSize != Int8::kSize) {
-      multiply<Op, R, kVectors, Lines>(left, stride, right, kColumns, w.units, sums, ahead);
+      multiply<Op, R, kVectors, Lines, Level>(left, stride, right, kColumns, w.units, sums, ahead);
     } else {
       constexpr std::int64_t kUnits = Op::kBlock / Op::kSize;
       const std::int64_t blocks = blocks_of(w.units, kUnits);
       for (std::int64_t block = 0; block < blocks; ++block) {
         const std::int64_t first = block * kUnits, units = smaller(kUnits, w.units - first);
         IntVec products[R][kVectors];
-        multiply<Op, R, kVectors, Lines>(left + first, stride, right + first * kColumns, kColumns,
-                                         units, products,
-                                         {ahead.place + first * ahead.step, ahead.step});
+        multiply<Op, R, kVectors, Lines, Level>(left + first, stride, right + first * kColumns,
+                                                kColumns, units, products,
+                                                {ahead.place + first * ahead.step, ahead.step});
         const std::int64_t place = row * blocks + block;
         add_real(products, a.scales + place, a.zeros + place, blocks,
                  w.sums + block * w.panels * kPanel + column, w.scales + column, sums);
