@@ -222,8 +222,8 @@ class SentenceTransformer(ModelProperties):
         **options: Any,
     ) -> Any:
         """Encode with the model's prompt `query`; arguments as in `encode`."""
-        names = QUERY_NAMES if prompt_name is None and prompt is None else ()
-        return self._encode_as("query", names, inputs, prompt_name, prompt, rest, options)
+        given = (inputs, prompt_name, prompt, *rest)
+        return self._encode_as("query", QUERY_NAMES, given, options)
 
     @renamed(sentences="inputs")
     def encode_document(
@@ -235,8 +235,8 @@ class SentenceTransformer(ModelProperties):
         **options: Any,
     ) -> Any:
         """Encode with the model's prompt `document`; arguments as in `encode`."""
-        names = _DOCUMENT_NAMES if prompt_name is None and prompt is None else ()
-        return self._encode_as("document", names, inputs, prompt_name, prompt, rest, options)
+        given = (inputs, prompt_name, prompt, *rest)
+        return self._encode_as("document", _DOCUMENT_NAMES, given, options)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Compare all rows [n, D] with all rows [m, D]: float32 [n, m], larger is more alike."""
@@ -313,25 +313,14 @@ class SentenceTransformer(ModelProperties):
         return f"SentenceTransformer({str(self.encoder.folder)!r})"
 
     def _encode_as(
-        self,
-        task: str,
-        names: Sequence[str],
-        inputs: Any,
-        prompt_name: str | None,
-        prompt: str | None,
-        rest: tuple[Any, ...],
-        options: dict[str, Any],
+        self, task: str, names: Sequence[str], given: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
         """Call `encode` with keywords, as the original does, for classes that override it."""
-        after = list(inspect.signature(SentenceTransformer.encode).parameters)[4:]
-        return self.encode(
-            inputs=inputs,
-            prompt_name=prompt_name or self.encoder.prompts.first_of(names),
-            prompt=prompt,
-            task=task,
-            **dict(zip(after, rest, strict=False)),
-            **options,
-        )
+        known = list(inspect.signature(SentenceTransformer.encode).parameters)[1:]
+        options = {**options, **dict(zip(known, given, strict=False)), "task": task}
+        if options["prompt_name"] is None and options["prompt"] is None:
+            options["prompt_name"] = self.encoder.prompts.first_of(names)
+        return self.encode(**options)
 
     def _check_devices(self, devices: object) -> None:
         for device in devices if isinstance(devices, list) else [devices]:

@@ -47,6 +47,7 @@ __all__ = [
 Floats = npt.NDArray[np.float32]
 Best = tuple[Floats, npt.NDArray[np.int64]]
 Compare = Callable[[Any, Any], Any]
+_OF_ENCODE = ("truncate_dim", "prompt_name", "prompt")
 
 
 class SimilarityFunction(StrEnum):
@@ -186,27 +187,18 @@ def paraphrase_mining(
     sentences: list[str],
     show_progress_bar: bool = False,
     batch_size: int = 32,
-    query_chunk_size: int = 5000,
-    corpus_chunk_size: int = 100_000,
-    max_pairs: int = 500_000,
-    top_k: int = 100,
-    score_function: Compare = cos_sim,
-    truncate_dim: int | None = None,
-    prompt_name: str | None = None,
-    prompt: str | None = None,
+    *mining: Any,
+    **options: Any,
 ) -> list[list[float | int]]:
-    """Encode sentences, and find the most similar pairs by `paraphrase_mining_embeddings`."""
+    """Encode sentences, and find the most similar pairs by `paraphrase_mining_embeddings`.
+
+    Its arguments follow in their order; `truncate_dim`, `prompt_name` and `prompt` are `encode`'s.
+    """
+    of_encode = {name: options.pop(name) for name in _OF_ENCODE if name in options}
     embeddings = model.encode(
-        sentences,
-        prompt_name=prompt_name,
-        prompt=prompt,
-        batch_size=batch_size,
-        show_progress_bar=show_progress_bar,
-        truncate_dim=truncate_dim,
+        sentences, show_progress_bar=show_progress_bar, batch_size=batch_size, **of_encode
     )
-    return paraphrase_mining_embeddings(
-        embeddings, query_chunk_size, corpus_chunk_size, max_pairs, top_k, score_function
-    )
+    return paraphrase_mining_embeddings(embeddings, *mining, **options)
 
 
 def paraphrase_mining_embeddings(

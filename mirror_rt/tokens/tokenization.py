@@ -134,6 +134,10 @@ class TextTokenizer:
         """Most characters that are tokenised at once: 64 per token of the limit."""
         self._short = min(_SHORT_CHARACTERS, self.clip_characters)
 
+    def texts_of(self, ids: Sequence[list[int]], *, skip_special: bool) -> list[str]:
+        """Return the text of each list of token ids, with or without its special tokens."""
+        return self._tokenizer.decode_batch(list(ids), skip_special_tokens=skip_special)
+
     @classmethod
     def from_file(cls, path: Path, *, max_length: int, pad_id: int) -> TextTokenizer:
         """Read a tokenizer.json, and check that it works."""

@@ -153,6 +153,18 @@ def test_an_error_in_a_part_names_the_field():
         asyncio.run(tei._tokenize(body, MANY))
 
 
+@pytest.mark.parametrize("name", ["output_dimension", "output_dtype", "task", "embedding_type"])
+def test_fields_that_change_vectors_elsewhere_are_never_ignored(name):
+    ignoring = ServerConfig(unknown_fields="ignore")
+    for value in (1, "int8", ["float"]):
+        body = json.dumps({"input": "a", name: value}).encode()
+        for config in (ServerConfig(), ignoring):
+            with pytest.raises(msgspec.ValidationError, match=name):
+                asyncio.run(openai._decode(body, config))
+    body = json.dumps({"input": "a", name: None}).encode()
+    assert asyncio.run(openai._decode(body, ignoring)).input == "a"
+
+
 @pytest.mark.parametrize("texts", [["a"], ["a" * 1000] * 200])
 def test_unknown_fields_are_refused_or_ignored(texts):
     """In a small body, which is decoded at once, and in one that is decoded in parts."""

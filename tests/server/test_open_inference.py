@@ -118,8 +118,42 @@ def test_parameters(app, encoder):
 
 
 @pytest.mark.parametrize(
+    "sent",
+    [
+        {"model_name": "tiny", "id": "an id"},  # KServe's client sends both
+        {"parameters": {"priority": 3, "timeout": 30_000_000}},
+        {"parameters": {"sequence_id": 7, "sequence_start": True, "sequence_end": False}},
+        {"parameters": {"sequence_id": "a name"}},
+        {"outputs": [{"name": "embedding", "parameters": {"classification": 0}}]},
+    ],
+)
+def test_what_clients_of_the_protocol_send_is_taken(app, encoder, sent):
+    status, _, body = ask(app, {"inputs": [tensor(["a text"])]} | sent)
+    assert status == 200
+    data = json.loads(body)["outputs"][0]["data"]
+    np.testing.assert_allclose(data, encoder.encode("a text"), atol=1e-6)
+
+
+@pytest.mark.parametrize(
     ("body", "status", "named"),
     [
+        ({"inputs": [tensor(["a"])], "parameters": {"timeout": 1}}, 408, "within the time given"),
+        (
+            {
+                "inputs": [tensor(["a"])],
+                "outputs": [{"name": "embedding", "parameters": {"classification": 3}}],
+            },
+            422,
+            "classification",
+        ),
+        (
+            {
+                "inputs": [tensor(["a"])],
+                "outputs": [{"name": "embedding", "parameters": {"shared_memory_region": "r"}}],
+            },
+            422,
+            "shared_memory_region",
+        ),
         ({}, 422, "inputs"),
         ({"inputs": []}, 422, "inputs"),
         ({"inputs": [tensor(["a"]), tensor(["b"])]}, 422, "inputs"),
@@ -193,6 +227,9 @@ def test_tritons_client(triton, encoder):
         return [tensor]
 
     expected = encoder.encode(SENTENCES)
+    answer = client.infer("tiny", given(SENTENCES, binary=True), sequence_id=3, priority=1,
+                          timeout=60_000_000)  # fmt: skip
+    np.testing.assert_allclose(answer.as_numpy("embedding"), expected, atol=1e-6)
     for binary in (True, False):
         wanted = [http.InferRequestedOutput("embedding", binary_data=binary)]
         for outputs in (wanted, None):

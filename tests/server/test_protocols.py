@@ -95,6 +95,7 @@ def test_text_embeddings_inference(server, encoder):
     np.testing.assert_allclose(answer, expected, atol=1e-5)
     status, answer = server.get("/info")
     assert (answer["model_id"], answer["max_input_length"]) == ("tiny", 128)
+    assert answer["served_model_name"] == "tiny"
     assert answer["model_type"] == {"embedding": {"pooling": "mean"}}
 
 
@@ -142,6 +143,43 @@ def test_huggingface_client(server, encoder, monkeypatch):
     client = InferenceClient(f"http://127.0.0.1:{server.port}")
     found = client.feature_extraction(SENTENCES[0], normalize=True, truncate=True)
     np.testing.assert_allclose(found[0], encoder.encode(SENTENCES[0]), atol=1e-6)
+    options = {"truncation_direction": "right", "encoding_format": "float", "dimensions": 8}
+    assert client.feature_extraction(SENTENCES[0], **options).shape == (1, 8)
+    cosines = client.sentence_similarity(SENTENCES[0], other_sentences=SENTENCES[1:3])
+    others = encoder.encode(SENTENCES[1:3])
+    expected = cosine_similarity(encoder.encode(SENTENCES[:1]), others)[0]
+    np.testing.assert_allclose(cosines, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"inputs": "a", "truncation_direction": "Left"}, "truncation_direction"),
+        ({"inputs": "a", "encoding_format": "base64"}, "encoding_format"),
+        ({"inputs": ["a", [5]]}, "not both"),
+        ({"inputs": {"source_sentence": "a"}}, "sentences"),
+        ({"parameters": {}, "inputs": {"source_sentence": "a", "sentences": 1}}, "sentences"),
+        ({"inputs": 1}, "inputs"),
+    ],
+)
+def test_what_the_root_does_not_take_is_named(server, body, named):
+    status, answer = server.post("/", body)
+    assert status == 422
+    assert named in answer["error"]
+
+
+def test_decode_gives_the_texts_of_tokens(server, encoder):
+    ids = encoder.tokenize(SENTENCES[:2])
+    status, answer = server.post("/decode", {"ids": ids})
+    assert (status, encoder.tokenize(answer)) == (200, ids)
+    assert server.post("/decode", {"ids": ids[0]})[1] == answer[:1]
+    whole = server.post("/decode", {"ids": ids[0], "skip_special_tokens": False})[1]
+    assert whole[0].startswith("[CLS]")
+    for bad in ([], [[]], ["a"], [-1], [[1], 2]):
+        status, answer = server.post("/decode", {"ids": bad})
+        assert status in (400, 422)
+        assert "ids" in answer["error"]
+    assert server.post("/decode", {"ids": [5] * 200})[0] == 413
 
 
 def test_curl(server):

@@ -30,8 +30,9 @@ _POSTS: list[tuple[str, Handler]] = [
     ("/embed_all", tei.embed_all),
     ("/similarity", tei.similarity),
     ("/tokenize", tei.tokenize),
+    ("/decode", tei.decode),
     ("/v2/models/{name}/infer", open_inference.infer),
-    ("/", tei.embed),
+    ("/", tei.root),
 ]
 
 

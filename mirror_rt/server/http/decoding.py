@@ -27,12 +27,27 @@ _PART, _LARGEST_ITEM = 64 << 10, 1 << 20
 # bounded length allows, so that such a field is refused just as its real value would be.
 _STAND_IN = "\0large" * 1000
 
+# Fields of other servers that change their vectors. Where unknown fields are ignored, these may
+# only be null: a vector that is not what was asked for would not be noticed.
+_CHANGE_VECTORS = (
+    "embedding_type",
+    "embedding_types",
+    "late_chunking",
+    "output_dimension",
+    "output_dtype",
+    "task",
+    "task_type",
+)
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 def decoders(type: type[T]) -> dict[str, msgspec.json.Decoder[T]]:
     """Return decoders of a struct, by what becomes of fields that it does not have."""
-    lenient = msgspec.defstruct(type.__name__, [], bases=(type,), forbid_unknown_fields=False)
+    null = [(name, None, msgspec.field(default=None)) for name in _CHANGE_VECTORS]
+    lenient = msgspec.defstruct(
+        type.__name__, null, bases=(type,), forbid_unknown_fields=False, kw_only=True
+    )
     return {"refuse": msgspec.json.Decoder(type), "ignore": msgspec.json.Decoder(lenient)}
 
 

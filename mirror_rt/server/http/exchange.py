@@ -92,8 +92,8 @@ async def _until_hang_up(pieces: AsyncGenerator[bytes], receive: Receive) -> Asy
 class Exchange:
     """A request that is being answered, and what will be logged about it."""
 
-    __slots__ = ("began", "generation", "headers", "model", "request_id", "route", "scope",
-                 "status", "texts", "times", "tokens")  # fmt: skip
+    __slots__ = ("began", "generation", "headers", "model", "most_seconds", "request_id", "route",
+                 "scope", "status", "texts", "times", "tokens")  # fmt: skip
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -110,11 +110,12 @@ class Exchange:
         self.tokens: int | None = None
         self.status = 0  # until the answer begins
         self.generation: Generation | None = None  # the models that the request uses
+        self.most_seconds = math.inf  # that the body asks for
         self.times: RequestTimes | None = None  # when the model ran; None without tracing
 
     def timeout(self, most: float) -> float:
         """Return the seconds that the request still has: what its header says, at most `most`."""
-        text = self.headers.get(b"x-request-timeout")
+        text, most = self.headers.get(b"x-request-timeout"), min(most, self.most_seconds)
         if text is None:
             return most
         try:

@@ -9,6 +9,7 @@ https://github.com/kserve/open-inference-protocol
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,6 +72,7 @@ async def infer(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     request = _decoders[registry.config.unknown_fields].decode(memoryview(body)[:size])
     name = exchange.scope["path_params"]["name"]
     parameters = request.parameters or InferParameters()
+    exchange.most_seconds = (parameters.timeout or math.inf) / 1e6
     service = registry.service(exchange, name, parameters.lang)
     texts = _texts(request.inputs[0], body[size:], registry.config.max_items)
     options = options_of(parameters, service)

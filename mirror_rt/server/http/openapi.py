@@ -79,6 +79,7 @@ class _Operation:
     answer: dict[str, Any]
     _: KW_ONLY
     request: type[msgspec.Struct] | None = None
+    or_request: type[msgspec.Struct] | None = None
     body: dict[str, Any] | None = None  # an example of the request
     media: str = "application/json"
     octets: bool = False  # whether the answer may be bytes, too
@@ -109,8 +110,11 @@ _OPERATIONS = (
         body={"inputs": [_TEXT], "dimensions": 4},
     ),
     _Operation(
-        _TEI, "/", "The same as /embed", "Answers as /embed does: Hugging Face's client asks here.",
-        answers.VECTORS, request=schemas.EmbedRequest, statuses=_POST,
+        _TEI, "/", "The same as /embed or /similarity",
+        "Answers as /similarity where `inputs` is an object, and else as /embed: Hugging Face's "
+        "client asks here.",
+        answers.VECTORS_OR_COSINES, request=schemas.EmbedRequest, statuses=_POST,
+        or_request=schemas.SimilarityRequest,
         body={"inputs": [_TEXT], "dimensions": 4},
     ),
     _Operation(
@@ -131,6 +135,11 @@ _OPERATIONS = (
         _TEI, "/tokenize", "The tokens of texts", "Shows how the model splits each text.",
         answers.TOKENS, request=schemas.TokenizeRequest, statuses=_POST,
         body={"inputs": "Hello world"},
+    ),
+    _Operation(
+        _TEI, "/decode", "The texts of token ids", "Joins the tokens of each list to a text.",
+        answers.TEXTS, request=schemas.DecodeRequest, statuses=_POST,
+        body={"ids": [101, 7592, 2088, 102]},
     ),
     _Operation(
         _TEI, "/info", "A model and its limits", "Says what is served, and what is accepted.",
@@ -216,7 +225,9 @@ def _operation(method: str, one: _Operation) -> dict[str, Any]:
         "x-codeSamples": [{"lang": "shell", "label": "curl", "source": _curl(one)}],
     }
     if one.request is not None:
-        schema = {"$ref": f"#/components/schemas/{one.request.__name__}"}
+        kinds = [kind.__name__ for kind in (one.request, one.or_request) if kind is not None]
+        refs = [{"$ref": f"#/components/schemas/{name}"} for name in kinds]
+        schema = refs[0] if len(refs) == 1 else {"anyOf": refs}
         content = {"application/json": {"schema": schema, "example": one.body}}
         described["requestBody"] = {"required": True, "content": content}
         described["parameters"] = [*one.parameters, _TIMEOUT]

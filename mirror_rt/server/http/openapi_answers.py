@@ -70,6 +70,12 @@ TOKEN_VECTORS = _list_of(
 COSINES = _list_of(
     {"type": "number"}, "A cosine for each of the sentences.", examples=[[0.7135484, 0.009120454]]
 )
+VECTORS_OR_COSINES = {
+    "description": f"{VECTORS['description']} {COSINES['description']}",
+    "anyOf": [VECTORS, COSINES],
+    "examples": VECTORS["examples"],
+}
+TEXTS = _list_of({"type": "string"}, "A text for each list.", examples=[["hello world"]])
 _PLACE = ["integer", "null"]
 TOKENS = _list_of(
     _list_of(
@@ -98,6 +104,7 @@ INFO = _any(
     "A model and its limits, in the names of text-embeddings-inference.",
     {
         "model_id": NAME,
+        "served_model_name": NAME,
         "model_dtype": "fp32",
         "model_type": {"embedding": {"pooling": "mean"}},
         "max_input_length": 512,

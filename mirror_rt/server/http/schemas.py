@@ -61,7 +61,7 @@ TooLong = Annotated[
          "was started if null."),
 ]  # fmt: skip
 Direction = Annotated[
-    Literal["Right", "right"],
+    Literal["Right", "right"] | None,
     Meta(description="The end at which long texts are cut; only the right one is supported."),
 ]
 
@@ -107,6 +107,9 @@ class EmbedRequest(EmbedAllRequest, kw_only=True):
 
     normalize: Normalize = True
     dimensions: Dimensions = None
+    encoding_format: Annotated[
+        Literal["float"] | None, Meta(description="Vectors are lists of numbers.")
+    ] = None
 
 
 class SimilarityInputs(Struct, forbid_unknown_fields=True):
@@ -139,6 +142,18 @@ class TokenizeRequest(_OfModel, kw_only=True):
         bool, Meta(description="Include the tokens that the model adds, such as [CLS] and [SEP].")
     ] = True
     prompt_name: PromptName = None
+
+
+class DecodeRequest(_OfModel, kw_only=True):
+    """A request for the texts of token ids."""
+
+    ids: Annotated[
+        list[Annotated[int, Meta(ge=0, lt=1 << 31)] | TokenIds],
+        Meta(description="A list of token ids, or a list of such lists."),
+    ]
+    skip_special_tokens: Annotated[
+        bool, Meta(description="Leave out the tokens that the model adds, such as [CLS].")
+    ] = True
 
 
 class TensorParameters(Struct, forbid_unknown_fields=True):
@@ -175,6 +190,10 @@ class OutputParameters(Struct, forbid_unknown_fields=True):
         bool | None,
         Meta(description="As little-endian float32 after the JSON, or as numbers in it."),
     ] = None
+    classification: Annotated[
+        Annotated[int, Meta(ge=0, le=0)] | None,
+        Meta(description="A vector is not a list of classes, so that only 0 is taken."),
+    ] = None
 
 
 class InferOutput(Struct, forbid_unknown_fields=True):
@@ -184,13 +203,24 @@ class InferOutput(Struct, forbid_unknown_fields=True):
     parameters: OutputParameters | None = None
 
 
+_STATELESS = Meta(description="It is accepted and ignored: the model has no state.")
+
+
 class InferParameters(Struct, forbid_unknown_fields=True):
-    """How the texts are encoded; all of these but the first go beyond the protocol."""
+    """How the texts are encoded; all of these from `lang` on go beyond the protocol."""
 
     binary_data_output: Annotated[
         bool | None,
         Meta(description="The same as `binary_data`, which goes before it, of the output."),
     ] = None
+    timeout: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="The microseconds after which the answer is of no use; 0 for no limit."),
+    ] = None
+    priority: Annotated[int | None, Meta(description="It is accepted and ignored.")] = None
+    sequence_id: Annotated[int | Name | None, _STATELESS] = None
+    sequence_start: Annotated[bool | None, _STATELESS] = None
+    sequence_end: Annotated[bool | None, _STATELESS] = None
     lang: Language = None
     input_type: InputType = None
     prompt_name: PromptName = None
@@ -207,6 +237,9 @@ class InferRequest(Struct, forbid_unknown_fields=True):
         list[InferInput], Meta(min_length=1, max_length=1, description="The tensor `text`.")
     ]
     id: Annotated[Name | None, Meta(description="The answer repeats it.")] = None
+    model_name: Annotated[
+        Name | None, Meta(description="It is accepted and ignored: the path has the name.")
+    ] = None
     parameters: InferParameters | None = None
     outputs: Annotated[
         Annotated[list[InferOutput], Meta(max_length=1)] | None,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from typing import cast
 from urllib.parse import parse_qsl
 
+import msgspec
 import orjson
 
 from mirror_rt import __version__
@@ -22,6 +24,7 @@ from mirror_rt.server.http.inputs import (
     vectors_answer,
 )
 from mirror_rt.server.http.schemas import (
+    DecodeRequest,
     EmbedAllRequest,
     EmbedRequest,
     InputList,
@@ -37,6 +40,7 @@ _embed = BodyDecoder(EmbedRequest, "inputs", InputList)
 _embed_all = BodyDecoder(EmbedAllRequest, "inputs", InputList)
 _similarity = BodyDecoder(SimilarityRequest, "inputs.sentences", list[str])
 _tokenize = BodyDecoder(TokenizeRequest, "inputs", list[str])
+_decode = BodyDecoder(DecodeRequest, "ids", InputList)
 # Number of values that are written at a time; other tasks have their turn in between.
 _NUMBERS = 1 << 15
 # Bytes that an answer computed piece by piece holds at a time: as much as 8 texts of 512 tokens
@@ -44,8 +48,26 @@ _NUMBERS = 1 << 15
 _HELD = 6 << 20
 
 
+class _Inputs(msgspec.Struct):
+    inputs: msgspec.Raw
+
+
+async def root(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """Answer POST / as /embed, or as /similarity where `inputs` is an object."""
+    try:
+        return await embed(registry, exchange, body)
+    except msgspec.ValidationError as error:
+        try:
+            inputs = msgspec.json.decode(body, type=_Inputs).inputs
+        except msgspec.DecodeError:
+            raise error from None
+        if not bytes(inputs).startswith(b"{"):
+            raise
+    return await similarity(registry, exchange, body)
+
+
 async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """Answer POST /embed, and POST / in the same way."""
+    """Answer POST /embed."""
     request = await _embed(body, registry.config)
     service = registry.service(exchange, request.model, request.lang)
     options = _options(registry, request) | {
@@ -102,6 +124,20 @@ async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answe
     return await _begun(_listed(service.tokens(texts, timeout, work)), held=_HELD)
 
 
+async def decode(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """Answer POST /decode: the texts of token ids."""
+    request = await _decode(body, registry.config)
+    service = registry.service(exchange, request.model, request.lang)
+    ids = items_of(cast("InputList", request.ids), "ids", service, exchange)
+    tokenizer, skip = service.encoder.pipeline.tokenizer, request.skip_special_tokens
+
+    def work(chosen: Sequence[list[int]]) -> bytes:
+        return b",".join(map(orjson.dumps, tokenizer.texts_of(chosen, skip_special=skip)))
+
+    timeout = exchange.timeout(registry.config.timeout)
+    return await _begun(_listed(service.tokens(ids, timeout, work)), held=_HELD)
+
+
 async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     """Answer GET /info: a model (`?model=`, `?lang=`; the default one without) and its limits."""
     asked = dict(parse_qsl(exchange.scope["query_string"].decode("latin-1")))
@@ -109,6 +145,7 @@ async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     encoder, manifest = model.encoder, model.encoder.manifest
     values = {
         "model_id": model.name,
+        "served_model_name": model.name,
         "model_sha": None,
         "model_dtype": encoder.variant.precision,
         "model_type": {"embedding": {"pooling": manifest.pooling}},

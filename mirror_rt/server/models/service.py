@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mirror_rt.errors import renumbered
 from mirror_rt.pipeline.options import EncodeKeywords
@@ -89,9 +89,9 @@ class ModelService:
                 yield vectors
 
     async def tokens(
-        self, texts: Sequence[str], timeout: float, work: Callable[[Sequence[str]], T]
+        self, texts: Items, timeout: float, work: Callable[[Any], T]
     ) -> AsyncIterator[T]:
-        """Yield the results of work on at least one text, some texts at a time, in another thread.
+        """Yield the results of work on at least one item, some items at a time, in another thread.
 
         The first result comes within `timeout` seconds, or TimeoutError is raised.
         """
