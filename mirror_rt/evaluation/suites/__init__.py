@@ -23,14 +23,21 @@ SUITES: dict[str, Callable[[Path, SuiteOptions], Found]] = {
 
 
 def find_sets(data: Path, suites: list[str], options: SuiteOptions) -> Found:
-    """Find the sets of the named suites in a folder, and say which known ones are missing."""
-    if unknown := [name for name in suites if name not in SUITES]:
+    """Find the sets of suites, or single ones (SUITE/SET), and say which known ones are missing."""
+    if unknown := [name for name in suites if name.partition("/")[0] not in SUITES]:
         raise ConfigError(f"unknown suite {unknown[0]!r}: expected {', '.join(SUITES)} or all")
     if not data.is_dir():
         raise DataError(f"{data} is no folder: --data takes a folder of evaluation sets")
     found = Found([], [])
-    for name in suites:
-        found = found + SUITES[name](data, options)
+    for entry in suites:
+        name, _, only = entry.partition("/")
+        own = SUITES[name](data, options)
+        if only:
+            there = [one.name for one in own.sets]
+            own = Found([one for one in own.sets if one.name == only], [])
+            if not own.sets:
+                raise DataError(f"{data} has no set {entry}; of {name} it has {', '.join(there)}")
+        found = found + own
     if not found.sets:
         raise DataError(
             f"{data} has no set of {', '.join(suites)}: docs/guides/evaluation.md says "

@@ -20,7 +20,7 @@ from mirror_rt.evaluation.suites.base import (
     SuiteOptions,
 )
 
-_FOLDERS = ("words", "sentences")
+_FOLDERS = ("words", "phrases", "sentences")
 # What is better as far as geometry tells; none of these measures ranks models.
 _BETTER = {
     "alignment": "lower",
@@ -31,7 +31,7 @@ _BETTER = {
 
 
 def find_texts(data: Path, options: SuiteOptions) -> Found:
-    """Find files LANG.txt in words/ and sentences/: the texts on which models are tuned."""
+    """Find files LANG.txt in `_FOLDERS`: the texts on which models are tuned."""
     sets = [
         EvaluationSet(
             "geometry", f"{place}-{path.stem}", path, (path.stem,), partial(_measure, path, options)
@@ -41,7 +41,7 @@ def find_texts(data: Path, options: SuiteOptions) -> Found:
     ]
     missing = [
         f"geometry/{place}: {data}/{place}/LANG.txt"
-        for place in _FOLDERS
+        for place in ("words", "sentences")
         if not any(one.name.startswith(place) for one in sets)
     ]
     return Found(sets, missing)

@@ -11,11 +11,14 @@ from scipy import stats
 from mirror_rt import ConfigError
 from mirror_rt.evaluation.run import Measure, Result
 from mirror_rt.evaluation.suites import Outcome
+from mirror_rt.evaluation.suites.base import scored_set
+from mirror_rt.evaluation.suites.sentences import AVERAGED
 from mirror_train import load_recipe, load_training_data
 from mirror_train.experiments.figures import t_interval
-from mirror_train.experiments.mirror_studies import STUDIES, random_strings
+from mirror_train.experiments.mirror_studies import STUDIES
 from mirror_train.experiments.report import Report
 from mirror_train.experiments.runner import run_study
+from mirror_train.experiments.setups import _some, random_strings
 from mirror_train.experiments.study import Run, StudyConfig
 from mirror_train.training import tune as tune_module
 
@@ -68,7 +71,8 @@ def plan(inputs, tiny_bert, tmp_path):
         )
         data = load_training_data(folder / "words" / "en.txt")
         pairs = folder / "multisimlex" / "en.tsv"
-        return STUDIES[name].plan(load_recipe(folder / "tiny.toml"), data, pairs, config), config
+        sets = [scored_set("pairs", "en", pairs, ("en",))]
+        return STUDIES[name].plan(load_recipe(folder / "tiny.toml"), data, sets, config), config
 
     return make
 
@@ -89,17 +93,18 @@ def test_a_study_from_end_to_end(name, inputs, shared_out, cli):
     assert (report["precision"], report["device"]) == ("fp32", "cpu")
     assert sum(row["verdict"] == "reference" for row in report["rows"]) == 1
     figures = [figure for row in report["rows"] for figure in row["figures"]]
-    assert all(-1 <= one["value"] <= 1 for one in figures)
-    assert [run["results"][0]["value"] for run in report["runs"]] == [
-        one["value"] for one in figures
-    ]
-    assert len(figures) == len(setups)
+    measured = [one["value"] for run in report["runs"] for one in run["results"]]
+    assert measured == [one["value"] for one in figures]
+    if name != "isotropy":
+        assert all(-1 <= one["value"] <= 1 for one in figures)
+        assert len(figures) == len(setups)
     table = (shared_out / f"{name}.md").read_text()
     assert markdown_rows(table) == [setup.label for setup in setups]
     assert STUDIES[name].source in table
     assert "One seed: nothing tells a difference" in table
     assert (shared_out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    progress = re.findall(r"^\[(\d+)/(\d+)\] .*: en -?0\.\d{4} \(\d+\.\d s\)", done.out, re.M)
+    value = "" if name == "isotropy" else r"en -?0\.\d{4}"
+    progress = re.findall(rf"^\[(\d+)/(\d+)\] .*: {value} \(\d+\.\d s\)", done.out, re.M)
     assert progress == [(str(i + 1), str(len(setups))) for i in range(len(setups))]
     assert not (shared_out / "work").exists()
 
@@ -137,9 +142,66 @@ def test_the_setups_are_the_papers():
     assert spans == [5, 2, 10, 15, 20]
     assert rows("random-strings", word, "learning_rate") == [(2e-5,), (2e-5,), (5e-5,)]
     assert rows("pooling", word, "pooling") == [("cls",), ("mean",), ("mean-without-special",)]
+    assert rows("epochs", word, "epochs") == [(2,), (1,), (3,), (5,)]
+    grid = rows("grid", word, "learning_rate", "batch_size", "epochs", "temperature")
+    assert len(grid) == 1 + 2 + 2 + 3 + 6
+    changes = [sum(a != b for a, b in zip(row, grid[0], strict=True)) for row in grid]
+    assert changes == [0, *[1] * 13]
+    assert rows("isotropy", sentence, "dropout", "span_length") == [(0.1, 5), (0, 0)]
     sizes = [setup.top for setup in STUDIES["data-size"].setups(word, 100_000)]
     assert sizes == [None, 10_000, 1_000, 2_000, 5_000, 20_000, 50_000, 100_000]
     assert [s.top for s in STUDIES["data-size"].setups(word, 1_500)] == [None, 1_000, 200, 500]
+
+
+def test_sizes_take_the_first_words_and_samples_of_sentences():
+    strings = [str(i) for i in range(100)]
+    assert _some(strings, 10, load_recipe("word")) == strings[:10]
+    sample = _some(strings, 10, load_recipe("sentence"))
+    assert sample == sorted(sample, key=int)
+    assert sample != strings[:10]
+    assert {*sample} < {*_some(strings, 50, load_recipe("sentence"))}
+    assert _some(strings, None, load_recipe("sentence")) == strings
+
+
+def test_studies_of_sentences_average_the_seven_sets(inputs, words, tmp_path, cli):
+    """As Tables 7, 12, 13 and 20 do; --evaluate takes any sets instead, a column each."""
+    folder, options = tmp_path / "data", inputs[1][2:]
+    (folder / "sts").mkdir(parents=True)
+    for i, name in enumerate(AVERAGED):
+        pairs = zip(words[:50], words[9:59], strict=True)
+        lines = [f"{a} {b}\t{b}\t{(i + 2) * j % 11}" for j, (a, b) in enumerate(pairs)]
+        lines = ["sentence1\tsentence2\tscore", *lines]
+        path = folder / "sts" / ("sick-r-all.tsv" if name == "sick-r" else f"{name}-test.tsv")
+        path.write_text("\n".join(lines))
+    (folder / "sentences").mkdir()
+    (folder / "sentences" / "en.txt").write_text("\n".join(words[:60]))
+    recipe = tmp_path / "sentence.toml"
+    recipe.write_text(inputs[0].joinpath("tiny.toml").read_text().replace('"word"', '"sentence"'))
+    line = ["study", "ablation", "--data", folder, *options, "--recipe", recipe, "--seeds", 2]
+    done = cli(*line, "--out", tmp_path / "seven")
+    assert done.code == 0, done.err
+    report = json.loads((tmp_path / "seven" / "ablation.json").read_text())
+    values = {one["set"]: one["value"] for one in report["rows"][1]["figures"]}
+    assert {*values} == {*AVERAGED, "average of 7"}
+    average = values.pop("average of 7")
+    assert average == pytest.approx(sum(values.values()) / 7)
+    assert "average of 7 |" in (tmp_path / "seven" / "ablation.md").read_text()
+    other = ["sentences/sts12", "geometry"]
+    done = cli(*line, "--evaluate", *other, "--out", tmp_path / "other")
+    assert done.code == 0, done.err
+    report = json.loads((tmp_path / "other" / "ablation.json").read_text())
+    assert {one["set"] for one in report["rows"][1]["figures"]} == {"sts12", "sentences-en"}
+    for extra, message in [
+        (
+            ["--evaluate", "sentences/sts11"],
+            "has no set sentences/sts11; of sentences it has sick-r, sts1",
+        ),
+        (["--evaluate", "sts"], "unknown suite 'sts'"),
+        (["--evaluate", "sentences", "--pairs", recipe], "in the place of --pairs"),
+        (["--evaluate", "words"], "has no set of words"),
+    ]:
+        done = cli(*line, *extra, "--out", tmp_path / "bad")
+        assert message in done.err
 
 
 def test_an_interrupted_study_goes_on(plan, monkeypatch):

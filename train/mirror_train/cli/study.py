@@ -14,14 +14,19 @@ from mirror_rt.cli.common import HubOptions, fill_table
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.errors import ConfigError, Setting, require
+from mirror_rt.evaluation import read_scored_pairs
+from mirror_rt.evaluation.suites import EvaluationSet, SuiteOptions
+from mirror_rt.evaluation.suites.base import scored_set
+from mirror_rt.evaluation.suites.sentences import AVERAGED, find_sentences
 from mirror_rt.io.atomic import check_free
 from mirror_rt.plugins import load_plugin
 from mirror_rt.progress import describe_seconds, progress_bar
 from mirror_train.data.strings import load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
 from mirror_train.experiments import study
-from mirror_train.experiments.mirror_studies import STUDIES, MirrorStudy
-from mirror_train.experiments.study import Run, StudyConfig
+from mirror_train.experiments.mirror_studies import STUDIES
+from mirror_train.experiments.setups import MirrorStudy
+from mirror_train.experiments.study import Run, StudyConfig, sets_of
 from mirror_train.experiments.systems.table import SYSTEMS, SystemsConfig, plan_systems
 from mirror_train.recipes.recipe import Recipe, load_recipe
 
@@ -68,6 +73,12 @@ class _Data:
         Path | None,
         Help("evaluate on these instead: a header, two text columns and score", "FILE.tsv"),
     ] = None
+    evaluate: Annotated[
+        tuple[str, ...],
+        Help("evaluate on these sets of --data instead (see 'mirror-rt evaluate'; default: for "
+             "sentences the seven of the paper where --data has them all)", "SUITE[/SET]",
+             many=True),
+    ] = ()  # fmt: skip
     top: Annotated[int | None, Help("tune on the first N strings alone")] = None
 
 
@@ -172,12 +183,39 @@ class Study(Invocation):
         # The intervals are over the seeds.
         config = self.setups.config.make(samples=0, **seeds | self.setups.config.values())
         data = self._strings(plan, recipe)
-        pairs = self.data.pairs or self._in_data(recipe, 1, "--pairs FILE.tsv")
+        sets, about = self._sets(plan, recipe)
+        shown = ", ".join(f"{one.suite}/{one.name}" for one in sets)
         print(
             f"{plan.name}: {plan.title} (Mirror-BERT, {plan.source}); recipe {recipe.level}, "
-            f"{len(data):,} strings, {pairs}"
+            f"{len(data):,} strings, {shown}"
         )
-        return plan.plan(recipe, data, pairs, config), config, None
+        return plan.plan(recipe, data, sets, config, **about), config, None
+
+    def _sets(
+        self, plan: MirrorStudy, recipe: Recipe
+    ) -> tuple[list[EvaluationSet], dict[str, str]]:
+        """Return the sets to evaluate on, and what the report must say of them.
+
+        Scored pairs are read here, so that a file that cannot be used ends the command at once.
+        """
+        folder, lang = self.data.data, self.data.lang
+        wanted = self.data.evaluate
+        if self.data.pairs is None and not wanted:
+            wanted = tuple(one.format(level=recipe.level, lang=lang) for one in plan.evaluate)
+        if wanted:
+            if folder is None or self.data.pairs is not None:
+                raise ConfigError("--evaluate takes sets of --data DIR, in the place of --pairs")
+            return sets_of(folder, wanted, lang, SuiteOptions(geometry_texts=0))[0], {}
+        few = {}
+        if self.data.pairs is None and folder is not None and recipe.level == "sentence":
+            found = find_sentences(folder, SuiteOptions()).sets
+            seven = [one for one in found if one.name in AVERAGED]
+            if len(seven) == len(AVERAGED) and lang == "en":
+                return seven, {}
+            few = {"note": "the paper averages seven sets, of which --data does not have all"}
+        path = self.data.pairs or self._in_data(recipe, 1, "--pairs FILE.tsv")
+        pairs = read_scored_pairs(path)
+        return [scored_set("pairs", path.stem, path, (lang,), lambda _: pairs)], few
 
     def _systems(self) -> Plan:
         if self.data.data is None:
@@ -189,6 +227,7 @@ class Study(Invocation):
             systems=None if own.systems is None else own.systems.split(","),
             language=self.data.lang,
             export=not own.no_export,
+            **{"evaluate": self.data.evaluate} if self.data.evaluate else {},
         )
         open_model = None
         if config.export:

@@ -56,8 +56,13 @@ def t_interval(values: list[float], *, level: float = CONFIDENCE) -> Interval | 
     return Interval(mean - half, mean + half)
 
 
-def column_title(measure: Measure) -> str:
-    """Return the title of a measure's column; "" for a measure that tables leave out."""
+def column_title(measure: Measure, geometry: tuple[str, ...] = ()) -> str:
+    """Return the title of a measure's column; "" for a measure that tables leave out.
+
+    `geometry` is that of the `Study`.
+    """
+    if measure.suite == "geometry" and geometry:
+        return f"{measure.metric}, {measure.set}" if measure.metric in geometry else ""
     if measure.suite == "geometry":
         shown = measure.metric in _GEOMETRY and measure.set.startswith("sentences")
         return f"{measure.metric}, sentences" if shown else ""

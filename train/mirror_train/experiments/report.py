@@ -46,7 +46,7 @@ class Report:
         self._runs = {row.label: [r for r in runs if r.label == row.label] for row in study.rows}
         self.figures = {label: figures_of(own) for label, own in self._runs.items()}
         found = dict.fromkeys(one for figures in self.figures.values() for one in figures)
-        self.columns = {one: title for one in found if (title := column_title(one))}
+        self.columns = {one: title for one in found if (title := column_title(one, study.geometry))}
         self.findings = [
             finding
             for row in study.rows
@@ -76,7 +76,9 @@ class Report:
         ]
         parts = [
             f"# {study.name}: {study.title}",
-            f"After {study.source}." if study.source else "",
+            f"The question is that of {study.source}; base, data and sets are those named below."
+            if study.source
+            else "",
             self.table().rstrip(),
             f"A column that names no measure has Spearman's rho. {self._reading()}",
             self._claims().rstrip(),
@@ -176,13 +178,16 @@ class Report:
         return "One seed: nothing tells a difference between two setups from chance."
 
     def _plot(self, path: Path) -> None:
-        """Plot what ranks the rows, along the study's axis or with the rows one under the other."""
+        """Plot what ranks the rows, along the study's axis or with the rows one under the other.
+
+        Where nothing ranks them, geometry is plotted.
+        """
         study, seeds = self._study, self._config.seeds
         rows = [row for row in study.rows if self.figures[row.label]]
         series = {
             title: [to_point(self.figures[row.label].get(measure)) for row in rows]
             for measure, title in self.columns.items()
-            if measure.suite != "geometry"
+            if measure.suite != "geometry" or all(one.suite == "geometry" for one in self.columns)
         }
         if study.axis:
             figure = _axis_figure(study, rows, series)

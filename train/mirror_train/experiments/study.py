@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mirror_rt.bundle.manifest import Pooling
+from mirror_rt.errors import DataError
 from mirror_rt.evaluation.run import Result
-from mirror_rt.evaluation.suites import EvaluationSet
+from mirror_rt.evaluation.suites import EvaluationSet, SuiteOptions, find_sets
 from mirror_train.compute.launch import check_one_process
 from mirror_train.compute.precision import Precision
 from mirror_train.recipes.recipe import least
@@ -114,6 +116,8 @@ class Study:
         isolated: whether each row is trained in a process of its own, so that its time and memory
             are its own. Then its model stays in `out/models`, and a row that fails stops no other.
         setting: what decides the results of all rows beside base model, sets and bootstrap.
+        geometry: the measures of geometry that the table shows, of all sets; () for those that
+            compare models of any scale, of sentences.
         about: what the report says of the data and the options.
         left_out: what the study leaves out, and why.
     """
@@ -128,8 +132,36 @@ class Study:
     log: bool = False
     isolated: bool = False
     setting: dict[str, Any] = field(default_factory=dict)
+    geometry: tuple[str, ...] = ()
     about: dict[str, Any] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+
+
+def sets_of(
+    data: Path, wanted: Sequence[str], language: str, options: SuiteOptions | None = None
+) -> tuple[list[EvaluationSet], dict[str, str]]:
+    """Return the sets of suites in a language, and what to call files whose names have none.
+
+    A set that is named (SUITE/SET) is taken whatever its language is. Nothing to evaluate on but
+    geometry is a DataError, unless that was all that was asked for.
+    """
+    found = find_sets(data, list(wanted), options or SuiteOptions()).sets
+    sets, untagged = [], {}
+    for one in found:
+        if one.languages == (language,) or f"{one.suite}/{one.name}" in wanted:
+            sets.append(one)
+        elif one.languages == (None,):
+            untagged[f"{one.suite}/{one.name}"] = (
+                f"no language in its name; if it is in {language}, call "
+                f"it {one.path.stem}-{language}{one.path.suffix}"
+            )
+    asked = [one for one in wanted if one.partition("/")[0] != "geometry"]
+    if not any(one.suite != "geometry" for one in sets) and (asked or not sets):
+        raise DataError(
+            f"{data} has no set in {language!r} to evaluate on: "
+            "docs/guides/evaluation.md says under which names they are looked for"
+        )
+    return sets, untagged
 
 
 @dataclass(frozen=True, slots=True)

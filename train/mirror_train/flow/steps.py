@@ -33,7 +33,8 @@ def bits_per_dimension(z: Tensor, log_determinant: Tensor) -> Tensor:
 
     -ln p(x) = |z|^2 / 2 + D / 2 ln(2 pi) - ln |det dz/dx|, averaged over the flow's output z [B, D]
     for text vectors x; a scalar. The division is not in the paper's formula but in the
-    implementation that the paper names, and lambda = 0.3 assumes it.
+    implementation that the paper names. Which of the two its lambda = 0.3 goes with, it does not
+    say; here it goes with this one.
     """
     size = z.shape[1]
     energy = z.square().sum(dim=1).mean() / 2

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from mirror_rt.errors import ConfigError, DataError
-from mirror_rt.evaluation.suites import EvaluationSet, SuiteOptions, find_sets
 from mirror_rt.io.atomic import path_sha256
 from mirror_rt.schema import Rule
 from mirror_train.data.training_data import TrainingData
-from mirror_train.experiments.study import Claim, Row, Study, StudyConfig
+from mirror_train.experiments.study import Claim, Row, Study, StudyConfig, sets_of
 from mirror_train.experiments.systems import tuning
 from mirror_train.experiments.systems.inputs import Inputs
 from mirror_train.recipes.recipe import least, load_recipe, suggest
@@ -36,6 +35,7 @@ class SystemsConfig(StudyConfig):
         systems: their names; by default all that `data` has the inputs of.
         language: the language of the inputs and the sets.
         top: the number of first strings, pairs or rows to tune on; by default all.
+        evaluate: suites, or SUITE/SET, to evaluate on.
         max_steps: most optimiser steps of flow, cf, burt and multitask; by default as many as
             their papers, which take hours without a GPU.
         learning_rate: of everything that moves the encoder; by default each paper's, made for
@@ -47,6 +47,7 @@ class SystemsConfig(StudyConfig):
     systems: list[str] | None = None
     language: str = "en"
     top: Annotated[int | None, least(2)] = None
+    evaluate: tuple[str, ...] = SUITES
     max_steps: Annotated[int | None, least(1)] = None
     learning_rate: Annotated[float | None, _RATE] = None
     export: bool = True
@@ -168,7 +169,7 @@ def plan_systems(config: SystemsConfig) -> Study:
     """
     from mirror_train.model.pretrained import load_pretrained
 
-    sets, untagged = _sets(config)
+    sets, untagged = sets_of(config.data, config.evaluate, config.language)
     systems, lacking = _available(config)
     max_length = load_pretrained(config.model, **config.load_options()).max_length
     names = ("language", "top", "max_steps", "learning_rate", "pooling", "seed", "samples")
@@ -228,20 +229,3 @@ def _row(system: System, config: SystemsConfig, max_length: int) -> Row:
     }
     tune = functools.partial(system.tune, inputs, recipe, config.pooling, config.precision)
     return Row(system.name, tune, identity, claims=system.claims)
-
-
-def _sets(config: SystemsConfig) -> tuple[list[EvaluationSet], dict[str, str]]:
-    """Return the sets of the language, and what to call the files whose names have none."""
-    found = find_sets(config.data, list(SUITES), SuiteOptions()).sets
-    sets = [one for one in found if one.languages == (config.language,)]
-    if not any(one.suite != "geometry" for one in sets):
-        raise DataError(
-            f"{config.data} has no set in {config.language!r} to evaluate on: "
-            "docs/guides/evaluation.md says under which names they are looked for"
-        )
-    return sets, {
-        f"{one.suite}/{one.name}": f"no language in its name; if it is in {config.language}, call "
-        f"it {one.path.stem}-{config.language}{one.path.suffix}"
-        for one in found
-        if one.languages == (None,)
-    }

@@ -1,0 +1,177 @@
+"""Define a study of Mirror-BERT as a list of setups, and make its rows.
+
+Setups are labelled changes of a recipe. The first one that is tuned is the reference that the
+others are compared with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import string
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mirror_rt.evaluation.suites import EvaluationSet
+from mirror_train.data.training_data import TrainingData
+from mirror_train.experiments.study import Row, Study, StudyConfig
+from mirror_train.recipes.recipe import Level, Recipe
+from mirror_train.training.run_config import RunConfig, TuneConfig
+
+if TYPE_CHECKING:
+    from mirror_train.training.run import TuneReport
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One row of the table of a study.
+
+    Attributes:
+        label: its name in the table and the plot.
+        changes: recipe fields that differ from the study's recipe.
+        tuned: False for the base model without tuning.
+        top: number of strings to tune on: the first words, which are the most frequent ones, but a
+            random sample of phrases or sentences, the same for all seeds; None for all.
+        random_strings: whether to tune on random letters and digits of the strings' lengths.
+        x: position on the axis of a study of rates or sizes.
+    """
+
+    label: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    tuned: bool = True
+    top: int | None = None
+    random_strings: bool = False
+    x: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorStudy:
+    """A comparison of setups.
+
+    Attributes:
+        name: name on the command line.
+        source: the paper's table or figure.
+        title: what is compared, in a line.
+        level: the recipe that the paper used, which is the default.
+        compared: maps the recipe and the number of strings to the setups, before which comes the
+            base model, unless some are of base models themselves.
+        axis: label of the axis of a study of rates or sizes; "" where setups only have names.
+        log: whether that axis is logarithmic.
+        evaluate: what it is evaluated on, as `find_sets` takes it, with the recipe's level and the
+            language for {}; () for scored pairs of that level.
+        geometry: see `Study`.
+    """
+
+    name: str
+    source: str
+    title: str
+    level: Level
+    compared: Callable[[Recipe, int], list[Setup]]
+    axis: str = ""
+    log: bool = False
+    evaluate: tuple[str, ...] = ()
+    geometry: tuple[str, ...] = ()
+
+    def setups(self, recipe: Recipe, count: int) -> list[Setup]:
+        """Return the setups for a recipe and a number of strings, after the base model."""
+        found = self.compared(recipe, count)
+        return found if not found[0].tuned else [Setup("untuned", tuned=False), *found]
+
+    def plan(
+        self,
+        recipe: Recipe,
+        data: TrainingData,
+        sets: list[EvaluationSet],
+        config: StudyConfig,
+        **about: str,
+    ) -> Study:
+        """Return the study of a recipe, on strings without positives of their own.
+
+        Every setup is measured on `sets`; the report says what is `about` them, too.
+        """
+        setups = self.setups(recipe, len(data))
+        return Study(
+            name=self.name,
+            title=self.title,
+            source=f"Mirror-BERT (Liu et al., EMNLP 2021), {self.source}",
+            rows=[_row(setup, recipe, data, config) for setup in setups],
+            sets=sets,
+            reference=next(setup.label for setup in setups if setup.tuned),
+            axis=self.axis,
+            log=self.log,
+            geometry=self.geometry,
+            about={
+                "strings": f"{data.source}, {len(data)}",
+                "evaluated on": ", ".join(one.path.name for one in sets),
+                **about,
+                "recipe": dataclasses.asdict(recipe),
+                **_too_short(setups, recipe, data.first),
+            },
+        )
+
+
+def _too_short(setups: list[Setup], recipe: Recipe, strings: list[str]) -> dict[str, str]:
+    """Say how many strings are not longer than the longest span of characters, which half gets."""
+    changed = [recipe.replace(**setup.changes) for setup in setups if setup.tuned]
+    longest = max(one.span_length for one in changed if one.span_mask == "mask-token")
+    short = sum(len(text) <= longest for text in strings)
+    shown = f"{100 * short / len(strings):.1f} %, of which half is masked instead"
+    return {f"strings that a span of {longest} characters would hide": shown} if short else {}
+
+
+def _row(setup: Setup, recipe: Recipe, data: TrainingData, config: StudyConfig) -> Row:
+    pooling = setup.changes.get("pooling", config.pooling)
+    if not setup.tuned:
+        own = setup.changes.get("pooling", config.untuned_pooling)
+        return Row(setup.label, pooling=own)
+    changed = recipe.replace(**setup.changes)
+    strings = _some(data.first, setup.top, recipe)
+    data = dataclasses.replace(data, first=strings, second=strings)
+    settings = {"recipe": changed, "pooling": pooling, "precision": config.precision}
+    identity = {
+        "recipe": dataclasses.asdict(changed),
+        "strings": data.sha256(),
+        "random_strings": setup.random_strings,
+        "tuned with": pooling,
+    }
+    train = partial(_tune, data, settings, setup.random_strings)
+    return Row(setup.label, train, identity, work=len(data) * changed.epochs, x=setup.x)
+
+
+def _some(strings: list[str], top: int | None, recipe: Recipe) -> list[str]:
+    """Return so many strings: the first words, or a random sample of what has no order."""
+    if top is None or recipe.level == "word":
+        return strings[:top]
+    chosen = np.random.default_rng(0).permutation(len(strings))[:top]
+    return [strings[i] for i in np.sort(chosen)]
+
+
+def _tune(data: TrainingData, settings: dict[str, Any], random: bool, run: RunConfig) -> TuneReport:
+    from mirror_train.training.tune import tune
+
+    if random:
+        strings = random_strings(data.first, seed=run.seed)
+        data = dataclasses.replace(data, first=strings, second=strings)
+    options = run.run_options() | {"show_progress_bar": False}
+    return tune(data, TuneConfig(resume=True, **settings, **options))
+
+
+def random_strings(like: list[str], *, seed: int) -> list[str]:
+    """Return different random strings of letters and digits, as long as those of `like`.
+
+    They follow the "zero-semantics" strings of EMNLP 2021, section 4.4. Letters are lower case,
+    because an uncased model could not tell some strings apart otherwise. A string that was drawn
+    before is replaced by a longer one.
+    """
+    alphabet = list(string.ascii_lowercase + string.digits)
+    rng = np.random.default_rng([seed, 2])
+    drawn: dict[str, None] = {}
+    for text in like:
+        length = len(text)
+        while (candidate := "".join(rng.choice(alphabet, length))) in drawn:
+            length += 1
+        drawn[candidate] = None
+    return list(drawn)
