@@ -51,14 +51,14 @@ class DeviceThread(threading.Thread):
         try:
             vectors, bad = run(padded)
         except Exception as error:  # noqa: BLE001 - the caller gets it, whatever it is
-            self._report(batch, began, failed=True)
+            self._tell(self._count(batch, began, failed=True))
             if len(batch) > 1:
                 self._run_batch(batch[: len(batch) // 2])
                 self._run_batch(batch[len(batch) // 2 :])
             elif self.queue.end(batch[0].request):
                 batch[0].request.fail(error)
             return
-        self._report(batch, began, failed=False)
+        report = self._count(batch, began, failed=False)
         for text in [batch[i] for i in bad]:
             request, rows = text.request, text.request.rows
             refusal = rows and request.plan.non_finite_error(rows.numbered([text.row]))
@@ -66,8 +66,9 @@ class DeviceThread(threading.Thread):
                 request.fail(refusal)
         for request in self.queue.fill(batch, list(vectors)):
             request.succeed()
+        self._tell(report)  # last, because nobody waits for it
 
-    def _report(self, batch: list[WaitingText], began: float, *, failed: bool) -> None:
+    def _count(self, batch: list[WaitingText], began: float, *, failed: bool) -> BatchReport:
         report = BatchReport(
             tokens=[len(text.ids) for text in batch],
             padded_tokens=len(batch) * max(text.length for text in batch),
@@ -76,6 +77,9 @@ class DeviceThread(threading.Thread):
             failed=failed,
         )
         self.queue.count(report, batch, began)
+        return report
+
+    def _tell(self, report: BatchReport) -> None:
         if (on_batch := self._on_batch()) is not None:
             on_batch(report)
 

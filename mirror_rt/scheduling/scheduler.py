@@ -67,7 +67,8 @@ class Scheduler:
         max_waiting_tokens: the same limit, in tokens.
         max_wait: seconds; a call raises `OverloadedError`, too, if what waits before it would take
             longer, or would leave it too little of its `timeout`. None for no such limit.
-        on_batch: called after every run in the device's thread, for example to collect metrics.
+        on_batch: called after every run in the device's thread, once its results are given, for
+            example to collect metrics.
 
     Raises:
         ConfigError: a limit is below 1, there is no encoder, or the encoders differ in dimension.

@@ -49,7 +49,9 @@ class RaggedTokens:
 
     @classmethod
     def from_arrays(cls, sequences: Sequence[npt.NDArray[np.int32]]) -> RaggedTokens:
-        """Concatenate int32 arrays."""
+        """Concatenate int32 arrays; a single one is not copied."""
+        if len(sequences) == 1:
+            return cls(sequences[0], np.array([0, len(sequences[0])]))
         offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
         np.cumsum([len(sequence) for sequence in sequences], out=offsets[1:])
         return cls(np.concatenate([np.empty(0, np.int32), *sequences]), offsets)

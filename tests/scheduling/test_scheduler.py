@@ -538,15 +538,17 @@ def test_what_nobody_holds_is_freed(bundle):
         def __init__(self):
             self.encoder = Encoder.load(bundle, threads=1)
             self.scheduler = Scheduler(self.encoder, on_batch=self.count)
-            self.batches = 0
+            self.batches, self.counted = 0, threading.Event()
 
         def count(self, report):
             self.batches += 1
+            self.counted.set()
 
     before = set(threading.enumerate())
     owners = [Owner() for _ in range(3)]
     for owner in owners:
         owner.scheduler.encode("a")
+        owner.counted.wait(60)
         assert owner.batches == 1
     held = [weakref.ref(kept) for owner in owners
             for kept in (owner, owner.encoder, owner.scheduler)]  # fmt: skip
