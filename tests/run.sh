@@ -50,6 +50,26 @@ install .venv/bin/python cmake ninja pybind11 scikit-build-core
 install .venv/bin/python "${build[@]}" \
   --editable '.[cpu,train,export,demo,tables,detect,serve,client,otel,docs,completion,dev]'
 
+lint() {
+  .venv/bin/ruff format --check .
+  .venv/bin/ruff check .
+  .venv/bin/clang-format --dry-run --Werror csrc/**/*.{cpp,h,cu,cuh} \
+    tests/support/**/*.{cpp,h}
+  .venv/bin/mypy
+  .venv/bin/lint-imports --no-logo
+  (cd tests && ../.venv/bin/python -m mypy.stubtest mirror_rt._core --allowlist stubtest_allowlist.txt)
+}
+if [ $# -eq 0 ]; then
+  step "start lint and types, beside what follows"
+  (set -e; lint) > build/lint.log 2>&1 &
+  lint=$!
+fi
+if [ $# -eq 0 ] && command -v nvcc > /dev/null; then
+  step "compile the CUDA kernels for every architecture (warnings are errors), beside what follows"
+  PYTHON=.venv/bin/python bash tests/compile_cuda.sh > build/compile_cuda.log 2>&1 &
+  cuda=$!
+fi
+
 step "build the wheel; install it with the extra cpu alone into .venv-run"
 rm -rf .venv-run build/wheel
 "$python" -m venv .venv-run
@@ -77,20 +97,9 @@ if [ $# -gt 0 ]; then
   exit
 fi
 
-if command -v nvcc > /dev/null; then
-  step "compile the CUDA kernels for every architecture (warnings are errors), beside what follows"
-  PYTHON=.venv/bin/python bash tests/compile_cuda.sh > build/compile_cuda.log 2>&1 &
-  cuda=$!
-fi
-
 step "lint and types"
-.venv/bin/ruff format --check .
-.venv/bin/ruff check .
-.venv/bin/clang-format --dry-run --Werror csrc/**/*.{cpp,h,cu,cuh} \
-  tests/support/**/*.{cpp,h}
-.venv/bin/mypy
-.venv/bin/lint-imports --no-logo
-(cd tests && ../.venv/bin/python -m mypy.stubtest mirror_rt._core --allowlist stubtest_allowlist.txt)
+wait "$lint" || { cat build/lint.log; exit 1; }
+tail -n 3 build/lint.log
 
 if [ -n "${cuda:-}" ]; then
   step "registers, spills and code of the CUDA kernels"
