@@ -54,6 +54,8 @@ ENVIRONMENTS = {
     "st-openvino": Environment(("sentence-transformers[openvino]==5.7.0", "torch==2.13.0")),
     "fastembed": Environment(("fastembed==0.9.1", ORT)),
     "light-embed": Environment(("light-embed==1.0.9", ORT)),
+    "ctranslate2": Environment(("ctranslate2==4.8.5", "tokenizers==0.23.3")),
+    "ctranslate2 converter": Environment(("ctranslate2==4.8.5",), below="st-torch"),
 }
 
 
@@ -88,6 +90,8 @@ CONTENDERS = {
     "sentence-transformers openvino": Contender("st-openvino", "openvino", exact=False),
     "fastembed": Contender("fastembed", "onnx"),
     "light-embed": Contender("light-embed", "onnx"),
+    "CTranslate2 float32": Contender("ctranslate2", "ctranslate2"),
+    "CTranslate2 int8": Contender("ctranslate2", "ctranslate2", exact=False),
 }
 
 
@@ -191,13 +195,15 @@ def fingerprint():
 
 
 def model_of(cache, kind, bundle):
-    """Return a model's folder: `bundle`, `transformers`, or, with token vectors as output, `onnx`
-    or `openvino`.
+    """Return a model's folder: `bundle`, `transformers`, or, with token vectors as output, `onnx`,
+    `openvino` or `ctranslate2`.
     """
     if kind == "bundle":
         return bundle or make_bundle(cache)
     code = "from mirror_train.model import model_folder as m; print(m.default_model_folder())"
     source = Path(call_driver(cache, "-c", code).splitlines()[-1])
+    if kind == "ctranslate2":
+        return make_converted(cache, source)
     return source if kind == "transformers" else make_exported(cache, source, kind)
 
 
@@ -239,6 +245,25 @@ def make_exported(cache, source, backend):
     tokenizer = json.loads((made / "tokenizer.json").read_text())
     truncation = {"direction": "Right", "max_length": 512, "strategy": "LongestFirst", "stride": 0}
     change_json(made / "tokenizer.json", truncation=(tokenizer["truncation"] or {}) | truncation)
+    made.rename(folder)
+    return folder
+
+
+def make_converted(cache, source):
+    """Convert the model to CTranslate2's format."""
+    folder = cache / "ctranslate2"
+    if folder.is_dir():
+        return folder
+    print("  converting the model for CTranslate2", flush=True)
+    made = cache / "ctranslate2.making"
+    shutil.rmtree(made, ignore_errors=True)
+    code = (
+        "import sys; from ctranslate2.converters import TransformersConverter as C; "
+        "C(sys.argv[1], copy_files=['tokenizer.json']).convert(sys.argv[2])"
+    )
+    python = python_of(cache, "ctranslate2 converter")
+    call([str(python), "-c", code, str(source), str(made)], cwd=cache,
+         env=os.environ | OWN_PACKAGES | {"HF_HUB_OFFLINE": "1"})  # fmt: skip
     made.rename(folder)
     return folder
 

@@ -207,6 +207,37 @@ class LightEmbed:
         return self.model.encode(texts, batch_size=batch)
 
 
+class CTranslate2:
+    """Gives vectors of tokens, so mean and unit length are numpy's; texts are sorted by length."""
+
+    batches = (1, 8, 16, 32, 64)
+
+    def __init__(self, folder, threads, compute_type="float32"):
+        import ctranslate2
+        import numpy
+        import tokenizers
+
+        self.np = numpy
+        self.tokenizer = tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
+        self.tokenizer.no_padding()
+        self.tokenizer.enable_truncation(512)
+        self.model = ctranslate2.Encoder(
+            folder, device="cpu", compute_type=compute_type, intra_threads=threads
+        )
+
+    def encode(self, texts, batch):
+        np = self.np
+        ids = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts)]
+        order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
+        vectors = np.empty((len(ids), 384), np.float32)
+        for start in range(0, len(order), batch):
+            rows = order[start : start + batch]
+            states = np.array(self.model.forward_batch([ids[i] for i in rows]).last_hidden_state)
+            for i, of_tokens in zip(rows, states, strict=True):
+                vectors[i] = of_tokens[: len(ids[i])].mean(axis=0)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
 CONTENDERS = {
     "mirror-rt fp32": MirrorRt,
     **{
@@ -233,6 +264,8 @@ CONTENDERS = {
     "sentence-transformers ONNX O4": SentenceTransformersO4,
     "fastembed": Fastembed,
     "light-embed": LightEmbed,
+    "CTranslate2 float32": CTranslate2,
+    "CTranslate2 int8": functools.partial(CTranslate2, compute_type="int8"),
 }
 
 
