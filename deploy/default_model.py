@@ -24,6 +24,7 @@ from typing import IO
 
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.ready_models import READY_MODELS, ReadyModel
+from mirror_rt.errors import MirrorError
 from mirror_rt.io.atomic import new_file
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -56,9 +57,12 @@ def main() -> int:
     parser.add_argument("--bundle", type=Path, help="pack this bundle instead of exporting one")
     arguments = parser.parse_args()
     model = READY_MODELS[0]
-    with tempfile.TemporaryDirectory() as temporary:
-        bundle = arguments.bundle or _export(model, Path(temporary) / "bundle")
-        wheel = write_wheel(model, bundle, arguments.out)
+    try:
+        with tempfile.TemporaryDirectory() as temporary:
+            bundle = arguments.bundle or _export(model, Path(temporary) / "bundle")
+            wheel = write_wheel(model, bundle, arguments.out)
+    except MirrorError as error:
+        sys.exit(f"{parser.prog}: error: {error}")
     print(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB")
     return 0
 
@@ -96,7 +100,8 @@ def write_wheel(model: ReadyModel, bundle: Path, folder: Path) -> Path:
 def _export(model: ReadyModel, out: Path) -> Path:
     from mirror_export import ExportConfig, export_bundle
 
-    export_bundle(ExportConfig(model.source, out, precisions=("fp32", "int8")))
+    config = ExportConfig(model.source, out, precisions=("fp32", "int8"))
+    export_bundle(config, show_progress_bar=True)
     return out
 
 

@@ -14,24 +14,35 @@ mkdir -p "$folder/index"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 step() { echo "== $*" >&2; }
 
+# Runs a command, and says every 15 seconds that it runs: pip is quiet, and may compile for minutes.
+telling() {
+  local every=${MIRROR_RT_SECONDS_BETWEEN_LINES:-15}
+  while sleep "$every"; do echo "   still at it, $SECONDS s since the start" >&2; done &
+  local teller=$! status=0
+  "$@" || status=$?
+  kill "$teller"
+  return "$status"
+}
+trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
+
 [ -x .venv/bin/python ] || "${PYTHON:-$(command -v python3.11 || command -v python3)}" -m venv .venv
 if ! .venv/bin/python -c 'import onnxruntime, onnxscript, transformers, mirror_export' 2> /dev/null; then
   step "installing what exports a model into .venv"
   PIP_CONSTRAINT=$PWD/constraints.txt PIP_BUILD_CONSTRAINT=$PWD/constraints.txt \
-    .venv/bin/python -m pip install --quiet --editable '.[cpu,train,export]'
+    telling .venv/bin/python -m pip install --quiet --editable '.[cpu,train,export]'
 fi
-step "the package of the model"
+step "the package of the model: its weights are fetched and exported"
 [ -n "$(find "$folder/index" -name 'mirror_rt_default-*.whl')" ] ||
-  .venv/bin/python deploy/default_model.py --out "$folder/index"
-step "the package of mirror-rt"
-.venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir "$folder/index" .
+  telling .venv/bin/python deploy/default_model.py --out "$folder/index"
+step "the package of mirror-rt, whose C++ is compiled"
+telling .venv/bin/python -m pip wheel --quiet --no-deps --wheel-dir "$folder/index" .
 
 step "installing it as a user would, into $folder/venv"
 # From here on pip's own settings say where the packages are.
 export PIP_FIND_LINKS=$folder/index MIRROR_RT_CACHE=$folder/cache
 .venv/bin/python -m venv --clear "$folder/venv"
 cd "$folder"
-venv/bin/python -m pip install --quiet 'mirror-rt[cpu]'
+telling venv/bin/python -m pip install --quiet 'mirror-rt[cpu]'
 venv/bin/python -c '
 from mirror_rt import Encoder
 encoder = Encoder.load("all-MiniLM-L6-v2")

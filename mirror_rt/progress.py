@@ -13,6 +13,7 @@ from pathlib import Path
 
 SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_ON_A_TERMINAL = 0.2
+_LEAST_TOTAL = 10  # units of a work whose end is estimated
 
 logger = logging.getLogger("mirror_rt")
 
@@ -64,14 +65,25 @@ class _Lines(ProgressBar):
     def __init__(self, total: int | None, unit: str, desc: str, done: int) -> None:
         super().__init__(done)
         self._total, self._unit, self._desc, self._first = total, unit, desc, done
-        self._began = time.monotonic()
+        self._began = self._changed = time.monotonic()
+        self._shown, self._unchanged = (done, ""), 0
         self._writing = contextlib.ExitStack()
         self._writing.enter_context(repeatedly(self._write, SECONDS_BETWEEN_LINES))
+
+    def update(self, n: int) -> None:
+        super().update(n)
+        self._changed = time.monotonic()
 
     def close(self) -> None:
         self._writing.close()
 
     def _write(self) -> None:
+        # A step that lasts is told of again after 1, 2, 4, 8 ... times ten seconds.
+        shown = self.n, self.said
+        self._unchanged = self._unchanged + 1 if shown == self._shown else 0
+        self._shown = shown
+        if self._unchanged & (self._unchanged - 1):
+            return
         sys.stderr.write(self._line() + "\n")
         sys.stderr.flush()
 
@@ -83,9 +95,11 @@ class _Lines(ProgressBar):
                 f"{self._desc}: {self.n:,} of {self._total:,} {self._unit}s "
                 f"({self.n / self._total:.0%})"
             )
-            if fresh > 0 and self.n < self._total:
-                left = (self._total - self.n) * seconds / fresh
-                parts.append(f"about {describe_seconds(left)} left")
+            # Few steps are too unequal to tell from some of them how long the others take.
+            if fresh > 0 and self.n < self._total and self._total >= _LEAST_TOTAL:
+                took = self._changed - self._began
+                left = (self._total - self.n) * took / fresh - (seconds - took)
+                parts.append(f"about {describe_seconds(max(left, 1))} left")
         return ", ".join([*parts, *filter(None, [self.said])])
 
 

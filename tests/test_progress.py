@@ -1,3 +1,4 @@
+import contextlib
 import re
 import time
 
@@ -38,6 +39,34 @@ def test_lines_say_how_far_the_work_is_while_a_step_lasts(quick, capfd):
     lines_of(capfd)
     time.sleep(0.1)
     assert lines_of(capfd) == []
+
+
+def test_a_step_that_lasts_is_told_of_less_and_less_and_its_end_does_not_move_away(monkeypatch):
+    """The clock and the ticks are those of the test: ten seconds each."""
+    now, lines = [0.0], []
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress, "repeatedly", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(progress.sys.stderr, "write", lines.append)
+
+    def ticks(bar, count):
+        lines.clear()
+        for _ in range(count):
+            now[0] += 10
+            bar._write()
+        return lines
+
+    bar = progress_bar(20, True, unit="string", desc="tune")
+    now[0] = 100
+    bar.update(10)
+    assert len(ticks(bar, 9)) == 5  # at once, and after 1, 2, 4 and 8 ticks
+    left = [int(re.search(r"about (\d+) s left", line)[1]) for line in lines]
+    assert left == [90, 80, 70, 50, 10]
+    bar.update(1)
+    assert len(ticks(bar, 1)) == 1
+    few = progress_bar(3, True, unit="stage", desc="export")
+    now[0] += 60
+    few.update(1)
+    assert "left" not in ticks(few, 1)[0]
 
 
 def test_an_unknown_total(quick, capfd):

@@ -98,14 +98,19 @@ def _check(samples: int, options: SuiteOptions) -> None:
 def _evaluate(
     call: Evaluate, header: Header, models: list[EvaluatedModel], found: Found
 ) -> Evaluation:
-    """Evaluate; write report.json after every set, and report.html at the end or at Ctrl-C."""
+    """Evaluate; write the report after every set, its plots at the end or at Ctrl-C alone."""
     latest = Evaluation(list(header.models))
+
+    def write_html(*, plots: bool) -> None:
+        with new_file(call.out / "report.html", overwrite=True) as file:
+            file.write(to_html(header, latest, plots=plots).encode())
 
     def keep(evaluation: Evaluation) -> None:
         nonlocal latest
         latest = evaluation
         bar.update(1)
         write_json(call.out / "report.json", to_json(header, evaluation))
+        write_html(plots=False)
 
     def announce(model: EvaluatedModel, one: EvaluationSet) -> None:
         bar.set_postfix_str(f"{model.label} {one.name}")
@@ -124,8 +129,7 @@ def _evaluate(
                 after=keep,
             )
         finally:
-            with new_file(call.out / "report.html", overwrite=True) as file:
-                file.write(to_html(header, latest, plots=not call.no_plots).encode())
+            write_html(plots=not call.no_plots)
 
 
 def _labelled(spec: str) -> tuple[str, str]:

@@ -284,3 +284,28 @@ def test_the_source_folder_says_what_to_do(tmp_path, line):
     assert "is the source folder of mirror_rt" in last
     assert "start Python in another folder" in last
     assert "pip install -e ." in last
+
+
+@pytest.mark.parametrize("line", [["--words", "en"], ["--lang", "en,fr"],
+                                  ["--lang", "en,fr", "--joint"]])  # fmt: skip
+def test_words_without_wordfreq_are_refused_before_torch_is_imported(line, tmp_path):
+    """Importing torch takes half a minute on a busy machine."""
+    code = (
+        "import sys; sys.modules['wordfreq'] = None; from mirror_rt.cli.main import main; "
+        f"print(main(['tune', *{line}, '--out', 'out']), 'torch' in sys.modules)"
+    )
+    done = python(code, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "1 False", done.stdout + done.stderr
+    assert "pip install 'mirror-rt[demo]'" in done.stderr
+
+
+def test_no_help_names_a_file_that_a_wheel_lacks():
+    done = python(
+        "from mirror_rt.cli.commands import installed_commands\n"
+        "from mirror_rt.cli.main import main\n"
+        "for command in installed_commands().values():\n"
+        "    try: main([*command.name.split(), '--help'])\n"
+        "    except SystemExit: pass\n"
+    )
+    assert done.stdout.count("usage:") > 10, done.stderr
+    assert "docs/" not in done.stdout

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mirror_rt import DataError, ModelError
+from mirror_rt.cli import evaluate as evaluate_command
 from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.report import summaries, verdict
 from mirror_rt.evaluation.run import Evaluation, Measure, Result, evaluate_sets
@@ -174,6 +175,23 @@ def test_the_page_needs_no_other_file(report):
     assert not re.search(r"""(src|href)=["'](?!data:)""", page)
     assert page.count("data:image/svg+xml;base64,") >= 8
     assert "Sets that are not in the folder" in page
+
+
+def test_the_report_is_whole_after_every_set(cli, folder, bundle, tmp_path, monkeypatch):
+    """Also where the process is killed, and nothing runs at its end."""
+    found = []
+
+    def keep(path, values):
+        page = path.with_name("report.html")
+        found.append(page.read_text("utf-8").count("<table") if page.is_file() else 0)
+        write_json(path, values)
+
+    write_json = evaluate_command.write_json
+    monkeypatch.setattr(evaluate_command, "write_json", keep)
+    line = ["evaluate", "--suite", "words", "linking", "--model", bundle, "--data", folder]
+    done = cli(*line, "--samples", 0, "--out", tmp_path / "a", "--allow-missing")
+    assert done.code == 0, done.err
+    assert found[0] == 0 < found[1] <= found[-1]
 
 
 def test_missing_sets_end_with_1_unless_allowed(cli, folder, bundle, tmp_path):

@@ -40,7 +40,7 @@ def find_sets(data: Path, suites: list[str], options: SuiteOptions) -> Found:
         found = found + own
     if not found.sets:
         raise DataError(
-            f"{data} has no set of {', '.join(suites)}: docs/guides/evaluation.md says "
-            "under which names they are looked for"
+            f"{data} has no set of {', '.join(suites)}: the page 'Evaluate' of the documentation "
+            "says under which names they are looked for"
         )
     return found

@@ -305,10 +305,12 @@ def test_what_cannot_be_used(inputs, plan, cli, tmp_path, monkeypatch):
         (["ablations", *options, "--out", tmp_path], 2, "did you mean ablation?"),
         (["ablation", *options, "--top", 0, "--out", tmp_path], 2, "--top must be at least 1"),
         (["ablation", *options, "--seeds", 0, "--out", tmp_path], 2, "seeds must be at least 1"),
-        (["ablation", *options, "--top", 5, "--out", tmp_path], 1, "fewer than one batch of 20"),
+        (["ablation", *options, "--top", 5, "--out", tmp_path], 1, "batch_size = 5 or less"),
     ]:
         done = cli("study", *arguments)
         assert (done.code, message in done.err) == (code, True), done.err
+    assert "--batch-size" not in done.err  # which the command does not have
+    assert not (tmp_path / "runs").exists()  # nothing had run yet
     study, config = plan("pooling")
     run_study(study, config)
     path = next((config.out / "runs").iterdir())

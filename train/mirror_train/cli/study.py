@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _SYSTEMS = "systems"
 _TITLES = {name: f"{study.title} ({study.source})" for name, study in STUDIES.items()} | {
     _SYSTEMS: "every system of the papers from one base model, on the same sets "
-    "(docs/guides/systems.md)"
+    "('Other systems' in the documentation)"
 }
 
 # The files below --data for each level: strings to tune on, pairs to evaluate on.
@@ -220,7 +220,8 @@ class Study(Invocation):
     def _systems(self) -> Plan:
         if self.data.data is None:
             raise ConfigError(
-                "study systems needs --data DIR: docs/guides/systems.md says what is in it"
+                "study systems needs --data DIR: the page 'Other systems' of the documentation "
+                "says what is in it"
             )
         own = self.systems
         config = own.config.make(

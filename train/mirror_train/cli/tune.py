@@ -77,9 +77,9 @@ class Tune(Training):
 
     recipe: Annotated[
         str | None,
-        Help(f"{', '.join(recipe_names())}, which docs/guides/tuning.md and docs/guides/systems.md "
-             "describe; or a TOML file (default: word for words and phrases, sentence for "
-             "sentences)", "NAME|FILE.toml"),
+        Help(f"{', '.join(recipe_names())}, which the pages 'Tune on your strings' and 'Other "
+             "systems' of the documentation describe; or a TOML file (default: word for words and "
+             "phrases, sentence for sentences)", "NAME|FILE.toml"),
     ] = None  # fmt: skip
     model: Annotated[
         str | None,

@@ -75,8 +75,6 @@ class JointRun:
 
 def joint_run(call: Tune, *, seed: int) -> JointRun:
     """Read and join the strings of the languages, and the entries of the dictionaries."""
-    from mirror_train.languages.joint import hold_out, joint_data
-
     strings, languages = call.strings, call.languages
     if strings.language is None or strings.data is not None:
         raise ConfigError("--joint goes with --lang TAG,TAG, without --data")
@@ -86,6 +84,8 @@ def joint_run(call: Tune, *, seed: int) -> JointRun:
     if strings.words is not None and strings.top is not None:
         raise ConfigError("--top goes with the words of wordfreq, not with --words DIR")
     sources: dict[str, TrainingData | Entries] = {tag: _words(strings, tag) for tag in tags}
+    from mirror_train.languages.joint import hold_out, joint_data  # takes long, after all checks
+
     held = []
     for name, entries in _dictionaries(languages, tags).items():
         sources[name], out = hold_out(name, entries, seed=seed)

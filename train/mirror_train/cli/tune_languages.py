@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from mirror_rt.adapters.ray_cluster import ClusterOptions
 from mirror_rt.cli.common import format_table
 from mirror_rt.cli.parsing.options import Help
-from mirror_rt.errors import ConfigError, ModelError
+from mirror_rt.errors import ConfigError, ModelError, require
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
 from mirror_train.cli.recipes import RecipesFile
 from mirror_train.cli.training_options import TOP
@@ -76,9 +76,12 @@ def run_languages(call: Tune, recipe: str, template: TuneConfig, changes: dict[s
     the recipe that the command line sets. Nothing is done where an option cannot be used; where
     tuning fails for some languages, the others are written before the ModelError.
     """
+    _check_options(call, template)
+    if template.recipe.level == "word" and not (call.strings.words or call.synonyms.thesaurus):
+        # The imports of what tunes take long, so that this comes before them.
+        require("wordfreq", extra="demo", purpose="--lang without --words")
     from mirror_train.languages.tune_languages import tune_languages
 
-    _check_options(call, template)
     jobs = _jobs(call, recipe, template, changes)
     results = tune_languages(jobs, cluster=call.languages, on_result=_tell)
     if call.languages.json:

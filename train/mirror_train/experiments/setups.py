@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mirror_rt.errors import DataError
 from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_train.data.training_data import TrainingData
 from mirror_train.experiments.study import Row, Study, StudyConfig
@@ -130,6 +131,12 @@ def _row(setup: Setup, recipe: Recipe, data: TrainingData, config: StudyConfig) 
     changed = recipe.replace(**setup.changes)
     strings = _some(data.first, setup.top, recipe)
     data = dataclasses.replace(data, first=strings, second=strings)
+    if len(data) < changed.batch_size:
+        raise DataError(
+            f"{data.source} has {len(data)} different strings, fewer than one batch of "
+            f"{changed.batch_size} of {setup.label!r}: give more strings (--top), or a recipe with "
+            f"batch_size = {len(data)} or less (--recipe FILE.toml)"
+        )
     settings = {"recipe": changed, "pooling": pooling, "precision": config.precision}
     identity = {
         "recipe": dataclasses.asdict(changed),

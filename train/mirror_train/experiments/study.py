@@ -159,7 +159,7 @@ def sets_of(
     if not any(one.suite != "geometry" for one in sets) and (asked or not sets):
         raise DataError(
             f"{data} has no set in {language!r} to evaluate on: "
-            "docs/guides/evaluation.md says under which names they are looked for"
+            "the page 'Evaluate' of the documentation says under which names they are looked for"
         )
     return sets, untagged
 

@@ -95,7 +95,7 @@ class LanguageTable:
         )
         raise ConfigError(
             f"no language {tag!r}{near}; mirror-rt recipes lists all, and "
-            "docs/guides/languages.md says how to add one"
+            "the page 'Tune for many languages' of the documentation says how to add one"
         )
 
     def bases_of(self, language: str) -> list[BaseModel]:
