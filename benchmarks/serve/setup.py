@@ -65,7 +65,7 @@ def copy_with_512_tokens(cache: Path, model: Path) -> Path:
     return folder
 
 
-def _ours(variant: str, providers: str = "cpu") -> Contender:
+def _ours(variant: str, providers: str = "auto") -> Contender:
     arguments = ("-m", "mirror_rt.cli", "serve", "{model}", "--variant", variant)
     arguments += ("--providers", providers, "--port", "{port}")
     return Contender("serve-mirror-rt", "bundle", arguments)
@@ -84,14 +84,14 @@ def _infinity() -> Contender:
 
 
 OURS, INT8 = "mirror-rt serve, fp32", "mirror-rt serve, int8"
-BF16, NATIVE8 = "mirror-rt serve, native bf16", "mirror-rt serve, native int8"
+BF16, ORT = "mirror-rt serve, bf16", "mirror-rt serve, fp32 on onnxruntime"
 ST, FASTEMBED = "FastAPI + sentence-transformers", "FastAPI + fastembed"
 INFINITY = "infinity"
 CONTENDERS = {
     OURS: _ours("fp32"),
-    INT8: _ours("int8"),
     BF16: _ours("bf16", "native"),
-    NATIVE8: _ours("int8", "native"),
+    INT8: _ours("int8"),
+    ORT: _ours("fp32", "cpu"),
     ST: _rival("serve-sentence-transformers", "transformers", "sentence_transformers_app"),
     FASTEMBED: _rival("serve-fastembed", "onnx", "fastembed_app"),
     INFINITY: _infinity(),
