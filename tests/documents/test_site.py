@@ -1,5 +1,6 @@
 """The documentation builds as a site, strictly, and its reference has every public name."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 import mirror_export
 import mirror_rt
 import mirror_train
+from browser import Browser, find_browser
 from mirror_rt.cli.commands import installed_commands
 from paths import ROOT
 
@@ -38,9 +40,32 @@ def test_the_reference_has_every_public_name(site, package, page):
     assert names <= anchors
 
 
+@pytest.mark.browser
+def test_the_first_page_in_a_browser(site, tmp_path):
+    """It says what this is and how to get it, and no list has run together into a paragraph."""
+    executable = find_browser()
+    if executable is None:
+        pytest.skip("no Chromium: install one (Debian: chromium), or set MIRROR_RT_CHROMIUM")
+    for width, scheme in itertools.product((1280, 390), ("light", "dark")):
+        browser = Browser(executable, tmp_path / f"{width}-{scheme}")
+        browser.show_as(width, scheme)
+        browser.call("Page.navigate", url=(site / "index.html").as_uri())
+        browser.wait_for("document.querySelector('article ul li') !== null")
+        expected = {"light": "default", "dark": "slate"}[scheme]
+        browser.wait_for(f"document.body.dataset.mdColorScheme === '{expected}'")
+        text = browser.evaluate("document.querySelector('article').innerText")
+        assert "pip install 'mirror-rt[cpu]'" in text
+        assert not re.search(r"\S - \S", text)
+        assert browser.evaluate("document.querySelectorAll('article a[href*=guides]').length") >= 19
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        browser.close()
+
+
 def test_files_beside_the_documents_are_in_the_site_and_linked(site):
     home = (site / "index.html").read_text("utf-8")
     assert 'href="repository/ARCHITECTURE/"' in home
+    assert 'href="repository/#install"' in home
+    assert home.count('href="guides/command-line/"') >= 2  # in the menu and in the text
     architecture = (site / "repository" / "ARCHITECTURE" / "index.html").read_text("utf-8")
     assert 'href="../../decisions/"' in architecture
 
