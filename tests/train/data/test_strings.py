@@ -4,6 +4,7 @@ import pytest
 
 from mirror_rt import ConfigError, DataError
 from mirror_train import load_training_data, word_list
+from mirror_train.data.strings import longer_than
 
 
 def write(tmp_path, text, name="data.txt"):
@@ -57,6 +58,18 @@ def test_some_bars_are_text_with_a_warning(tmp_path, caplog):
 def test_unusable_files(tmp_path, text, data_format, message):
     with pytest.raises(DataError, match=message):
         load_training_data(write(tmp_path, text), data_format=data_format)
+
+
+def test_only_longer_strings(tmp_path):
+    """BERT-CF, section 5.1: "we remove all sentences length 5 or less"."""
+    path = tmp_path / "lines.txt"
+    path.write_text("a b c d e\na b c d e f\nheading\na  b c d e f  g\n")
+    data = longer_than(load_training_data(path), 5)
+    assert data.first == data.second == ["a b c d e f", "a  b c d e f  g"]
+    assert data.source == "lines.txt, strings of more than 5 words"
+    path.write_text("a||b\nc||d\n")
+    with pytest.raises(ConfigError, match="is for plain strings, and lines"):
+        longer_than(load_training_data(path), 5)
 
 
 def test_hash_depends_on_the_strings_alone(tmp_path):

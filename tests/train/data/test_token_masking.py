@@ -80,7 +80,7 @@ def batches(recipe, *, rank=0, count=1, mask_token="[MASK]"):
 
 def test_a_batch_as_tokens(tiny_bert):
     base = load_pretrained(tiny_bert)
-    recipe = load_recipe("cf").replace(batch_size=8)
+    recipe = load_recipe("cf").replace(epochs=1, batch_size=8)
     batch = batches(recipe)[0]
     assert batch.texts[:8] == batch.texts[8:]
     tokens = ViewTokenizer(base, recipe)(batch)
@@ -96,7 +96,7 @@ def test_a_batch_as_tokens(tiny_bert):
 
 
 def test_span_length_0_is_simcses_view(tiny_bert):
-    recipe = load_recipe("cf").replace(batch_size=8, span_length=0)
+    recipe = load_recipe("cf").replace(epochs=1, batch_size=8, span_length=0)
     batch = batches(recipe)[0]
     tokens = ViewTokenizer(load_pretrained(tiny_bert), recipe)(batch)
     rows = [tokens.ids[a:b].tolist() for a, b in tokens.spans()]
@@ -104,7 +104,7 @@ def test_span_length_0_is_simcses_view(tiny_bert):
 
 
 def test_the_spans_do_not_depend_on_the_number_of_processes():
-    recipe = load_recipe("cf").replace(batch_size=8)
+    recipe = load_recipe("cf").replace(epochs=1, batch_size=8)
     whole = batches(recipe)[3].span_draws
     halves = [batches(recipe, rank=rank, count=2)[3].span_draws for rank in (0, 1)]
     np.testing.assert_array_equal(whole, np.concatenate(halves))
@@ -112,7 +112,7 @@ def test_the_spans_do_not_depend_on_the_number_of_processes():
 
 
 def test_a_tokenizer_without_a_mask_token():
-    recipe = load_recipe("cf").replace(batch_size=8)
+    recipe = load_recipe("cf").replace(epochs=1, batch_size=8)
     with pytest.raises(ConfigError, match="no mask token: pass --span-length 0"):
         batches(recipe, mask_token=None)[0]
 

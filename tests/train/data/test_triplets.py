@@ -163,7 +163,7 @@ def test_spans_of_tokens_are_masked_in_positives_alone(tiny_bert, words):
     columns = [[f"{a} {b} {a}" for a, b in zip(words[i:], words[i + 9 :], strict=False)][:30]
                for i in (0, 40, 80)]  # fmt: skip
     data = TrainingData(columns[0], columns[1], None, "t", hard_negatives=columns[2])
-    recipe = load_recipe("cf").replace(batch_size=30)
+    recipe = load_recipe("cf").replace(batch_size=30, epochs=1)
     pretrained = load_pretrained(tiny_bert)
     batch = Batches(data, recipe, loss_batch=30, seed=5, processes=ALONE,
                     mask_token=pretrained.mask_token)[0]  # fmt: skip

@@ -26,7 +26,7 @@ from mirror_train.training.checkpoint import CheckpointStore
 STRINGS = [f"{a} {b}" for a in ("old river", "town hall", "doctor", "rain") for b in "abcdefghij"]
 DATA = TrainingData(STRINGS, STRINGS, None, "strings", language="en")
 FLOW = FlowRecipe(steps=20, batch_size=8, learning_rate=1e-3)
-MIRROR = load_recipe("cf").replace(batch_size=8)
+MIRROR = load_recipe("cf").replace(batch_size=8, epochs=1)
 PROBES = ["the river", "old town hall", "doctor"]
 
 
@@ -287,7 +287,8 @@ def test_from_the_command_line_to_a_bundle(cli, tiny_bert, tmp_path):
     lines, out, bundle = tmp_path / "lines.txt", tmp_path / "out", tmp_path / "bundle"
     lines.write_text("\n".join(STRINGS) + "\n")
     done = cli("train", "cf", "--model", tiny_bert, "--data", lines, "--out", out, "--steps", 12,
-               "--batch-size", 8, "--mirror-batch-size", 10, "--views", "simcse")  # fmt: skip
+               "--batch-size", 8, "--mirror-batch-size", 10, "--views", "simcse",
+               "--mirror-steps", 3, "--longer-than", 0)  # fmt: skip
     assert done.code == 0, done.err
     assert "12 steps of the flow" in done.out
     assert f"next: mirror-rt export {out} --out BUNDLE" in done.out
@@ -349,6 +350,9 @@ def test_an_odd_dimension_is_refused_before_the_work(cli, odd_bert, tmp_path, co
     (["cf", "--data", "DATA", "--words", "en"], 2, "pass one of --data FILE and --words LANG"),
     (["flow", "--data", "DATA", "--batch-size", 100], 1, "pass --batch-size 40 or less"),
     (["cf", "--data", "DATA", "--mirror-batch-size", 100], 1, "pass --mirror-batch-size 40 or"),
+    (["flow", "--data", "DATA", "--longer-than", 99], 1, "no string has more than 99 words"),
+    (["flow", "--words", "en", "--longer-than", 5], 2, "--longer-than and --lang go with --data"),
+    (["flow", "--data", "DATA", "--select", "none.tsv"], 1, "none.tsv"),
     (["flow", "--data", "DATA", "--steps", 0], 2, "steps must be at least 1, got 0"),
     (["flow", "--data", "DATA", "--learning-rate", -1], 2, "learning-rate must be greater than 0"),
     (["flow", "--data", "DATA", "--weight-decay", -1], 2, "weight-decay must be at least 0"),

@@ -11,9 +11,10 @@ from mirror_rt.heads.task_heads import Heads
 from mirror_train import TorchEncoder
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.pairs import BurtConfig, BurtRecipe, BurtTasks, tune_burt
-from mirror_train.pairs.burt import _Batches, warm_up_then_decay
+from mirror_train.pairs.burt import _Batches
 from mirror_train.pairs.burt_data import NegativeSampling, turns
 from mirror_train.recipes.systems import CONCATENATIONS
+from mirror_train.training.loop import rate_factor
 
 
 @pytest.fixture(scope="module")
@@ -96,11 +97,11 @@ def test_negatives(words):
 
 def test_the_learning_rate_rises_and_falls():
     """Linear warm-up over the first 10 %, then linear decay (section 3.3)."""
-    factors = [warm_up_then_decay(step, 100, share=0.1) for step in range(100)]
+    factors = [rate_factor(step, 100, warm_up=0.1, decay=True) for step in range(100)]
     np.testing.assert_allclose(factors[:10], np.arange(1, 11) / 10)
     np.testing.assert_allclose(factors[10:], 1 - np.arange(90) / 90)
-    assert warm_up_then_decay(0, 1, share=0.1) == 1
-    assert warm_up_then_decay(0, 3, share=0.0) == 1
+    assert rate_factor(0, 1, warm_up=0.1, decay=True) == 1
+    assert rate_factor(0, 3, warm_up=0.0, decay=True) == 1
 
 
 def test_from_pairs_to_a_bundle(tasks, configure, tmp_path, cli):

@@ -59,7 +59,6 @@ def folder(tmp_path_factory):
 
 RECIPE = MultitaskRecipe(
     steps=30,
-    evaluate_every=10,
     learning_rate=2e-3,
     projection=16,
     batch_sizes={"sentiment": 16, "paraphrase": 24, "similarity": 16},
@@ -168,7 +167,7 @@ def test_earlier_weights_are_kept_where_they_were_better(folder, configure, monk
 
     monkeypatch.setattr(multitask, "evaluate_tasks", evaluate)
     data = load_multitask_data(folder, tasks=["similarity"])
-    report = tune_multitask(data, configure(recipe={"steps": 3, "evaluate_every": 1}))
+    report = tune_multitask(data, configure(recipe={"steps": 3}, evaluate_every=1))
     assert report.manifest.training["best_step"] == 1
     assert report.manifest.training["metrics"] == metrics_of(0.9)
     kept = Heads.read(report.out).get("similarity").weight

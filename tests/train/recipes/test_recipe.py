@@ -1,7 +1,10 @@
+from pathlib import Path
+
 import pytest
 
 from mirror_rt import ConfigError
 from mirror_train import load_recipe, recipe_names
+from mirror_train.flow import CfConfig
 
 
 def test_the_shipped_recipes_are_the_papers():
@@ -26,6 +29,8 @@ def test_the_first_step_of_bert_cf():
     assert (recipe.span_mask, recipe.span_probability, recipe.span_length) == ("tokens", 0.3, 5)
     assert (recipe.batch_size, recipe.learning_rate, recipe.weight_decay) == (16, 1e-4, 0.01)
     assert (recipe.dropout, recipe.pooling, recipe.loss) == (0.1, "mean", "first_view")
+    assert (recipe.steps, CfConfig(out=Path("x")).seed) == (10_000, 11711)
+    assert recipe.replace(epochs=2).steps is None  # an option that would be ignored otherwise
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
 """What the one training loop gives every system: checkpoints, Ctrl-C, resuming, processes."""
 
-import dataclasses
 import signal
 
 import numpy as np
 import pytest
 import torch
 
-from mirror_rt import ConfigError, OutputExistsError
+from mirror_rt import ConfigError, DataError, OutputExistsError
 from mirror_rt.heads.task_heads import Heads
 from mirror_train import TorchEncoder, TrainingData, TuneConfig, load_recipe, tune
 from mirror_train.data.labelled_examples import Examples
@@ -62,9 +61,7 @@ def systems(words):
     mirror = load_recipe("word").replace(batch_size=8, epochs=1, learning_rate=1e-3)
     cf = CfRecipe(mirror=mirror, flow=flow)
     burt = BurtRecipe(steps=STEPS, batch_size=4, learning_rate=1e-3)
-    multitask = MultitaskRecipe(
-        steps=STEPS, evaluate_every=3, learning_rate=1e-2, projection=8, batch_sizes=SIZES
-    )
+    multitask = MultitaskRecipe(steps=STEPS, learning_rate=1e-2, projection=8, batch_sizes=SIZES)
     texts, (burt_tasks, multitask_data) = strings(words), tasks(words)
     return {
         "tune": (tune, texts, TuneConfig, mirror),
@@ -85,9 +82,8 @@ def runner(words, tiny_bert, tmp_path):
 
     def run(system, out, **options):
         function, data, config, recipe = systems(words)[system]
-        return function(
-            data, config(out=tmp_path / out, model=str(tiny_bert), recipe=recipe, **options)
-        )
+        options = {"evaluate_every": 3, "recipe": recipe} | options
+        return function(data, config(out=tmp_path / out, model=str(tiny_bert), **options))
 
     return run
 
@@ -177,6 +173,70 @@ def test_the_best_weights_outlive_an_interruption(runner, monkeypatch):
     assert (training["best_step"], training["metrics"]) == (3, metrics)
 
 
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_scored_pairs_choose_the_weights(system, runner, tmp_path, monkeypatch):
+    """After steps 3, 6 and 8 of every run, with the weights of that step; resumed or not."""
+    pairs = tmp_path / "dev.tsv"
+    pairs.write_text("text1\ttext2\tscore\nthe river\told town hall\t1\nday\ttime\t3\nin\ton\t2\n")
+    scores, seen = {3: 0.1, 6: 0.9, 8: 0.5}, []
+
+    def evaluate(model, found):
+        assert len(found.scores) == 3
+        seen.append(model.encode(PROBES, normalize_embeddings=False))
+        return [*scores.values()][(len(seen) - 1) % 3]
+
+    monkeypatch.setattr("mirror_train.training.run.evaluate_similarity", evaluate)
+    report = runner(system, "whole", select=pairs)
+    assert len(seen) == (6 if system == "cf" else 3)
+    np.testing.assert_allclose(weights(report.out)[0], seen[-2], atol=1e-5)
+    training = report.manifest.training
+    assert (training["best_step"], training["spearman"], training["steps"]) == (6, 0.9, STEPS)
+    assert training["select"]["file"] == "dev.tsv"
+    with monkeypatch.context() as patch:
+        patch.setattr("mirror_train.training.run.evaluate_similarity",
+                      lambda model, found: {0: 0.1, 1: 0.9}[len(seen) % 2])  # fmt: skip
+        interrupt_at(6, patch)
+        seen.append(None)
+        with pytest.raises(Interrupted):
+            runner(system, "parts", select=pairs)
+    with pytest.raises(ConfigError, match="of another run: evaluate_every was 3, now 4"):
+        runner(system, "parts", select=pairs, evaluate_every=4, resume=True)
+    pairs.write_text("text1\ttext2\n")
+    with pytest.raises(DataError, match="has no scores"):
+        runner(system, "parts", select=pairs, resume=True)
+
+
+def test_steps_in_the_place_of_epochs(runner, words):
+    recipe = systems(words)["tune"][3].replace(epochs=3, steps=2 * STEPS + 3)
+    losses = runner("tune", "out", recipe=recipe).stats.losses
+    assert len(losses) == 2 * STEPS + 3
+    assert runner("tune", "epochs", recipe=recipe.replace(steps=None)).stats.losses[:19] == losses
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system_warms_up_and_decays(system, runner, words, monkeypatch):
+    """The rate of each step by the formula of BURT's section 4: warm-up, then linear decay."""
+    recipe = systems(words)[system][3]
+    changes = {"warm_up": 0.25, "decay": True}
+    if isinstance(recipe, CfRecipe):
+        recipe = recipe.replace(flow=recipe.flow.replace(**changes))
+    else:
+        recipe = recipe.replace(**changes)
+    rates, original = [], Trainer._step
+
+    def step(self, number):
+        loss = original(self, number)
+        if "flow" in self.modules or "cf" not in system:
+            groups = zip(self.optimizer.param_groups, self._rates, strict=True)
+            rates.append({round(group["lr"] / rate, 6) for group, rate in groups})
+        return loss
+
+    monkeypatch.setattr(Trainer, "_step", step)
+    runner(system, "out", recipe=recipe)
+    expected = [1 / 2, 1, *((STEPS - step) / (STEPS - 2) for step in range(2, STEPS))]
+    assert rates == [{round(rate, 6)} for rate in expected]
+
+
 @pytest.mark.parametrize("system", ["burt", "multitask", "cf-joint"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_mixed_precision(system, precision, runner):
@@ -189,8 +249,9 @@ def test_multitask_trains_the_flow_that_it_begins_with(runner, words, tmp_path):
     """BERT-CF, section 5.3: "we have all layers unfrozen"."""
     flowed = runner("flow", "flowed").out
     _, data, _, recipe = systems(words)["multitask"]
-    recipe = dataclasses.replace(recipe, evaluate_every=STEPS)
-    config = MultitaskConfig(out=tmp_path / "out", model=str(flowed), recipe=recipe)
+    config = MultitaskConfig(
+        out=tmp_path / "out", model=str(flowed), recipe=recipe, evaluate_every=STEPS
+    )
     report = tune_multitask(data, config)
     (before,) = TorchEncoder.load(flowed).head.layers
     (after,) = TorchEncoder.load(report.out).head.layers

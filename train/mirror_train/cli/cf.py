@@ -14,8 +14,11 @@ from mirror_train.recipes.systems import CfRecipe, FlowRecipe
 from mirror_train.training.run_config import CfConfig
 
 # The fields of the first step's recipe with an option; a flow has options of some of their names.
-_MIRROR = ("epochs", "batch_size", "learning_rate", "temperature", "dropout", "max_length")
-_NAMES = {"batch_size": "mirror_batch_size", "learning_rate": "mirror_learning_rate"}
+_MIRROR = ("epochs", "steps", "batch_size", "learning_rate", "warm_up", "decay", "temperature",
+           "dropout", "max_length")  # fmt: skip
+_NAMES = {
+    name: f"mirror_{name}" for name in ("steps", "batch_size", "learning_rate", "warm_up", "decay")
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from mirror_rt.cli.parsing.options import Group, Help
 from mirror_rt.cli.parsing.parser import UsageError
 from mirror_rt.errors import ConfigError
 from mirror_train.compute.launch import is_first_process
-from mirror_train.data.strings import DataFormat, load_training_data, word_list
+from mirror_train.data.strings import DataFormat, load_training_data, longer_than, word_list
 from mirror_train.data.training_data import TrainingData
 from mirror_train.model.model_folder import DEFAULT_MODEL
 
@@ -63,6 +63,9 @@ class StringOptions:
     ] = None  # fmt: skip
     words: Annotated[str | None, Help("the most frequent words of a language", "LANG")] = None
     top: Annotated[int | None, Help(f"with --words: how many (default {TOP})", "TOP")] = None
+    longer_than: Annotated[
+        int | None, Help("with --data, strings: those of more than N words alone", "N")
+    ] = None
     data_format: Annotated[
         DataFormat | None,
         Help("form of --data (default auto: text or pairs, by name and content). triplets: a table "
@@ -83,8 +86,10 @@ class StringOptions:
     def read(self) -> TrainingData:
         """Read the strings of --data or --words, and print how many there are."""
         if self.data is None and self.words is not None:
-            if self.data_format or self.lang:
-                raise ConfigError("--data-format and --lang go with --data, not with --words LANG")
+            if self.data_format or self.lang or self.longer_than is not None:
+                raise ConfigError(
+                    "--data-format, --longer-than and --lang go with --data, not with --words LANG"
+                )
             return word_list(self.words, top=TOP if self.top is None else self.top)
         if self.data is None or self.words is not None:
             raise UsageError("pass one of --data FILE and --words LANG")
@@ -98,6 +103,11 @@ class StringOptions:
                 f"{self.data}: {len(data)} strings ({data.blank} blank and {data.duplicates} "
                 "repeated lines dropped)"
             )
+        if self.longer_than is not None:
+            kept = longer_than(data, self.longer_than)
+            if is_first_process():
+                print(f"{len(kept)} of them have more than {self.longer_than} words")
+            return kept
         return data
 
 

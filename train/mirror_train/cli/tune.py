@@ -116,6 +116,8 @@ class Tune(Training):
         """Run the command, in the way that its options ask for."""
         languages, data = self.languages, self.strings.data
         file = self.synonyms.thesaurus or (data is not None and not data.is_dir())
+        if self.strings.longer_than is not None and (data is None or data.is_dir()):
+            raise ConfigError("--longer-than goes with a file as --data")
         if languages.joint:
             self._tune_joint()
         elif languages.dictionary or languages.installed:

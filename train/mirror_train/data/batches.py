@@ -80,7 +80,7 @@ class Batches:
         self._chained = data.group_ids is not None and largest > _MOST_CHAINED * len(data)
 
     def __len__(self) -> int:
-        return self._recipe.epochs * self._per_epoch
+        return self._recipe.steps or self._recipe.epochs * self._per_epoch
 
     def __getitem__(self, step: int) -> StepBatch:
         """Return the batch of a step; raise DataError where its pairs leave no negatives."""

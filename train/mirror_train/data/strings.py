@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import Any, Literal
@@ -53,6 +54,21 @@ def load_training_data(
     pairs = [_split(path, number, line, separator) for line, number in kept.items()]
     counted = {"blank": blank, "duplicates": duplicates}
     return TrainingData.of_pairs(pairs, path.name, language=language, **counted)
+
+
+def longer_than(data: TrainingData, words: int) -> TrainingData:
+    """Return the strings of more than so many words, which white space separates.
+
+    BERT-CF removes "all sentences length 5 or less" (section 5.1), which are mostly headings.
+    Pairs, and strings none of which is longer, are refused.
+    """
+    if data.first is not data.second:
+        raise ConfigError(f"--longer-than is for plain strings, and {data.source} has pairs")
+    strings = [text for text in data.first if len(text.split()) > words]
+    if not strings:
+        raise DataError(f"{data.source}: no string has more than {words} words")
+    source = f"{data.source}, strings of more than {words} words"
+    return dataclasses.replace(data, first=strings, second=strings, source=source)
 
 
 def word_list(language: str, *, top: int = 10_000) -> TrainingData:

@@ -15,6 +15,7 @@ from mirror_train.flow.steps import LikelihoodSteps, cf_trainer, flow_trainer, i
 from mirror_train.model.glow import Flow, check_flow_size
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
+from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.training.checkpoint import Interrupted
 from mirror_train.training.loop import Trainer, encoder_forward
 from mirror_train.training.run import Run, TuneReport, begun
@@ -55,7 +56,7 @@ def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
         encoder: Pretrained = base
         training: dict[str, Any] = {}
         if not recipe.joint:
-            encoder, training = _first_step(data, config, base, finished=finished)
+            encoder, training = _first_step(data, config, run, finished=finished)
         try:
             flow, trainer = _second_step(data, config, encoder, run)
         except KeyboardInterrupt as error:
@@ -87,15 +88,15 @@ def _with_pooling(base: Pretrained, config: CfConfig) -> CfConfig:
 
 
 def _first_step(
-    data: TrainingData, config: CfConfig, base: Pretrained, *, finished: bool
+    data: TrainingData, config: CfConfig, run: Run, *, finished: bool
 ) -> tuple[Pretrained, dict[str, Any]]:
     """Return the encoder after Mirror-BERT, and what mirror.json records of that step."""
     out = config.mirror_out
     if finished:
         manifest = Manifest.read(out, "mirror_rt encoder")
         manifest.verify(out)
-        wanted = {"model": base.weights_sha256(), "data": data.sha256(), "seed": config.seed}
-        wanted |= dataclasses.asdict(config.recipe.mirror)
+        wanted = {"model": run.base.weights_sha256(), "data": data.sha256(), "seed": config.seed}
+        wanted |= {"select": run.selects} | dataclasses.asdict(config.recipe.mirror)
         check_same_run(out, recorded_run(manifest, "weights_sha256"), wanted)
     else:
         if out.exists() and not config.overwrite:
@@ -103,9 +104,9 @@ def _first_step(
                 f"{out} is left of an earlier run: continue it with --resume, or start again with "
                 "--overwrite"
             )
-        manifest = tune(data, _mirror_config(config), base=base).manifest
+        manifest = tune(data, _mirror_config(config), base=run.base).manifest
     training = manifest.training or {}
-    kept = ("steps", "loss_first", "loss_last", "seconds")
+    kept = ("steps", "loss_first", "loss_last", "seconds", "best_step")
     dropout = config.recipe.mirror.dropout
     tuned = load_pretrained(str(out), dropout=dropout, **config.load_options(str(out)))
     return tuned, {f"mirror_{name}": training.get(name) for name in kept}
@@ -119,6 +120,8 @@ def _mirror_config(config: CfConfig) -> TuneConfig:
         precision=config.precision,
         checkpoint_every=config.checkpoint_every,
         resume=config.resume,
+        select=config.select,
+        evaluate_every=config.evaluate_every,
         **options,
     )
 
@@ -148,5 +151,6 @@ def _second_step(
         steps = LikelihoodSteps(flow, vectors, recipe.flow, seed, processes)
         forward = encoder_forward(encoder, head, run.device, "fp32")
         trainer = flow_trainer(forward, flow, steps, recipe.flow, seed=seed, processes=processes)
-    run.train(trainer, "flow")
+    flowed = Head(head.poolings, [flow])
+    run.train(trainer, "flow", TorchEncoder(encoder, head=flowed, device=run.device))
     return flow, trainer

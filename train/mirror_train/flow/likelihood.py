@@ -59,9 +59,10 @@ def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:
             seed=config.seed,
             processes=run.processes,
         )
-        run.train(trainer, "flow")
+        flowed = Head(head.poolings, [*head.layers, flow])
+        run.train(trainer, "flow", TorchEncoder(base, head=flowed, device=run.device))
         return run.write(
-            Head(head.poolings, [*head.layers, flow]),
+            flowed,
             trainer.stats,
             recipe={"system": "flow"} | fields,
             data=data.summary(),

@@ -172,5 +172,7 @@ def flow_trainer(
         seed=seed,
         processes=processes,
         precision=precision,
+        warm_up=recipe.warm_up,
+        decay=recipe.decay,
         advice="a lower learning rate",
     )

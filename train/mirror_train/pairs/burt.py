@@ -53,21 +53,9 @@ def tune_burt(tasks: BurtTasks, config: BurtConfig) -> TuneReport:
                 eps=1e-9,
                 fused=True,
             ),
-            schedule=partial(warm_up_then_decay, share=recipe.warm_up),
         )
-        run.train(trainer, "burt")
+        run.train(trainer, "burt", model.encoder())
         return model.write(trainer.stats, system="burt", data=tasks.summary(objectives))
-
-
-def warm_up_then_decay(step: int, total: int, *, share: float) -> float:
-    """Return a factor that rises linearly to 1 over the first `share` of steps, then falls to 0.
-
-    The factor is above 0 in the first and the last step, so that these train too.
-    """
-    warm = math.ceil(share * total)
-    if step < warm:
-        return (step + 1) / warm
-    return (total - step) / max(1, total - warm)
 
 
 class _Batches:

@@ -49,7 +49,7 @@ def tune_multitask(data: MultitaskData, config: MultitaskConfig) -> TuneReport:
         }
         model = open_model(run, config, make, data=hashes)
         held = {name: part.dev for name, part in data.tasks.items()}
-        best = Selection(lambda: _score(model, held), recipe.evaluate_every)
+        best = Selection(lambda: _score(model, held), config.evaluate_every)
         trainer = model.trainer(
             recipe.steps,
             step_batches(data, recipe, config.seed),
@@ -62,13 +62,16 @@ def tune_multitask(data: MultitaskData, config: MultitaskConfig) -> TuneReport:
             weights=recipe.weights,
             selection=best,
         )
-        run.train(trainer, "multitask")
+        run.train(trainer, "multitask", model.encoder())
+        chosen = (trainer.selection or best).best
+        if (metrics := chosen["record"]) is None:  # chosen by `config.select`
+            _, metrics = run.processes.in_first(lambda: _score(model, held))
         return model.write(
             trainer.stats,
             system="multitask",
             data=data.summary(),
-            metrics=best.best["record"],
-            best_step=best.best["step"],
+            metrics=metrics,
+            best_step=chosen["step"],
         )
 
 

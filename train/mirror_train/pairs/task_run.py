@@ -73,6 +73,8 @@ class TaskModel:
             seed=self.config.seed,
             processes=run.processes,
             precision=run.precision,
+            warm_up=self.config.recipe.warm_up,
+            decay=self.config.recipe.decay,
             **options,
         )
 
@@ -109,7 +111,7 @@ def open_model(
     base.check_length(recipe.max_length)
     head = _declared(base) if recipe.pooling == "auto" else Head([recipe.pooling])
     fields = dataclasses.asdict(recipe) | {"pooling": head.pooling}
-    run.start(data, fields, selects="evaluate_every" in fields)
+    run.start(data, fields, selects=isinstance(config, MultitaskConfig))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         layers = {name: of(base.dimension).to(run.device) for name, of in make.items()}

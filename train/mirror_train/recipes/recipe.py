@@ -62,8 +62,11 @@ class Recipe(Hyperparameters):
         max_length: the most tokens of a training string, special tokens included.
         epochs: number of passes over the strings.
         batch_size: number of strings in a batch; InfoNCE sees twice as many rows.
-        learning_rate: rate of AdamW, constant.
+        learning_rate: rate of AdamW.
         weight_decay: weight decay of AdamW.
+        steps: number of optimiser steps, in the place of epochs.
+        warm_up: the share of the steps over which the learning rate rises.
+        decay: whether it falls to 0 over the others, or stays.
         drophead: rate at which whole attention heads are dropped, 0 .. 1; beside `dropout`, which
             is set to 0 to replace it.
         same_dropout: a string and its copy get the same dropout ("controlled dropout", a probe:
@@ -93,6 +96,9 @@ class Recipe(Hyperparameters):
     batch_size: Annotated[int, least(2, ": InfoNCE needs negatives")]
     learning_rate: Positive
     weight_decay: NotNegative
+    steps: Annotated[int | None, least(1)] = None
+    warm_up: Rate = 0.0
+    decay: bool = False
     drophead: Rate = 0.0
     same_dropout: bool = False
     whitening: Annotated[float, Rule("in 0 .. 1", lambda power: 0 <= power <= 1)] = 0.0
@@ -123,6 +129,15 @@ class Recipe(Hyperparameters):
                     Setting(field.name),
                     f" goes with the loss multi_similarity, not with {self.loss}",
                 )
+
+    def replace(self, **changes: Any) -> Recipe:
+        """Return a copy with some fields changed and checked; epochs go before the recipe's steps.
+
+        Otherwise they would be ignored where the recipe counts steps.
+        """
+        if "epochs" in changes:
+            changes.setdefault("steps", None)
+        return dataclasses.replace(self, **changes)
 
     @property
     def fixed_pooling(self) -> Pooling:

@@ -40,10 +40,12 @@ class FlowRecipe(Hyperparameters):
     Attributes:
         blocks: number of blocks of the flow.
         hidden_size: hidden size of the network in each block's coupling.
-        steps: number of steps of AdamW, at a constant learning rate.
+        steps: number of steps of AdamW.
         batch_size: number of strings of a step.
         learning_rate: rate of AdamW.
         weight_decay: weight decay of AdamW.
+        warm_up: the share of the steps over which the learning rate rises.
+        decay: whether it falls to 0 over the others, or stays.
     """
 
     blocks: Annotated[int, least(1)] = 3
@@ -52,6 +54,8 @@ class FlowRecipe(Hyperparameters):
     batch_size: Annotated[int, least(1)] = 16
     learning_rate: Positive = 3e-4
     weight_decay: NotNegative = 0.01
+    warm_up: Rate = 0.0
+    decay: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,8 @@ class BurtRecipe(Hyperparameters):
         negatives: k, the number of random pairs for each pair of paraphrases.
         batch_size: number of pairs in a batch.
         learning_rate: the highest rate of Adam.
-        warm_up: the share of the steps over which it rises; it falls to 0 over the others.
+        warm_up: the share of the steps over which it rises.
+        decay: whether it falls to 0 over the others, or stays.
         dropout: rate of every dropout of the encoder.
         epochs: passes over the sentence pairs; without them, over the largest task. Smaller tasks
             begin again, larger ones are not finished.
@@ -125,6 +130,7 @@ class BurtRecipe(Hyperparameters):
     batch_size: Annotated[int, least(1)] = 16
     learning_rate: Positive = 2e-5
     warm_up: Rate = 0.1
+    decay: bool = True
     dropout: Rate = 0.1
     epochs: Positive = 1
     steps: Annotated[int | None, least(1)] = None
@@ -146,10 +152,10 @@ class MultitaskRecipe(Hyperparameters):
 
     Attributes:
         steps: number of optimiser steps; each takes a batch of every task.
-        evaluate_every: steps between evaluations; the best weights by the mean of the tasks'
-            metrics are kept. The last step is always evaluated.
-        learning_rate: rate of AdamW, constant.
+        learning_rate: rate of AdamW.
         weight_decay: weight decay of AdamW.
+        warm_up: the share of the steps over which the learning rate rises.
+        decay: whether it falls to 0 over the others, or stays.
         dropout: rate of every dropout of the encoder.
         max_length: the most tokens of a text in training.
         pooling: `auto` takes what the base model declares, else the mean (section 5.3).
@@ -161,9 +167,10 @@ class MultitaskRecipe(Hyperparameters):
     """
 
     steps: Annotated[int, least(1)] = 5000
-    evaluate_every: Annotated[int, least(1)] = 500
     learning_rate: Positive = 1e-5
     weight_decay: NotNegative = 0.01
+    warm_up: Rate = 0.0
+    decay: bool = False
     dropout: Rate = 0.1
     max_length: Annotated[int, least(3)] = 128
     pooling: PoolingMode | Literal["auto"] = "auto"

@@ -124,7 +124,8 @@ class Trainer:
         precision: precision of the encoder.
         max_rows: most rows that go through the encoder at once. Gradients are cached then (see
             `gradient_caching.py`); None for all rows of a part, without a cache.
-        schedule: maps a step and the total to a factor of the learning rates.
+        warm_up: the share of the steps over which the learning rates rise.
+        decay: whether they fall to 0 over the others, or stay.
         selection: chooses the weights to end with; None for those of the last step.
         advice: what to try where the loss diverges.
     """
@@ -137,7 +138,8 @@ class Trainer:
     processes: Processes
     precision: Precision
     max_rows: int | None = None
-    schedule: Callable[[int, int], float] = lambda step, total: 1.0
+    warm_up: float = 0.0
+    decay: bool = False
     selection: Selection | None = None
     advice: str = "a lower --learning-rate or --precision fp32"
     stats: TrainingStats = field(init=False, default_factory=TrainingStats)
@@ -187,7 +189,8 @@ class Trainer:
         began = time.perf_counter()
         self._train_mode(on=True)  # an evaluation between two steps has ended it
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * self.schedule(step, len(self.steps))
+            factor = rate_factor(step, len(self.steps), warm_up=self.warm_up, decay=self.decay)
+            group["lr"] = rate * factor
         # Dropout draws from torch's generators: seeded by the step, they give a resumed run the
         # masks of an uninterrupted one.
         rng = step_rng(seed=self.seed, step=step)
@@ -258,6 +261,17 @@ class Trainer:
         if self.selection is not None and checkpoint.best:
             self.selection.best = checkpoint.best
         return checkpoint.step
+
+
+def rate_factor(step: int, total: int, *, warm_up: float, decay: bool) -> float:
+    """Return a factor that rises linearly to 1 over a share of the steps, then may fall to 0.
+
+    The factor is above 0 in the first and the last step, so that these train too.
+    """
+    warm = math.ceil(warm_up * total)
+    if step < warm:
+        return (step + 1) / warm
+    return (total - step) / max(1, total - warm) if decay else 1.0
 
 
 def encoder_forward(

@@ -58,6 +58,8 @@ def mirror_trainer(
         seed=batches.seed,
         processes=processes,
         precision=precision,
+        warm_up=recipe.warm_up,
+        decay=recipe.decay,
         max_rows=rows if batches.share > recipe.batch_size else None,
         advice="a lower --learning-rate, a higher --temperature, or --precision fp32",
     )

@@ -16,7 +16,9 @@ from safetensors import SafetensorError
 
 from mirror_rt.bundle.json_document import made_now
 from mirror_rt.bundle.manifest import Layout, Manifest, record_files
-from mirror_rt.io.atomic import check_free, check_space, new_folder, write_json
+from mirror_rt.encoding.batch_encoder import EmbeddingModel
+from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_pairs
+from mirror_rt.io.atomic import check_free, check_space, new_folder, path_sha256, write_json
 from mirror_rt.progress import progress_bar
 from mirror_train.compute.precision import Precision, resolve_precision
 from mirror_train.compute.processes import Processes, joined_processes
@@ -25,7 +27,7 @@ from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained, quiet_transformers
 from mirror_train.model.sentence_transformers import save_tokenizer, write_modules
 from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
-from mirror_train.training.loop import Trainer, TrainingStats
+from mirror_train.training.loop import Selection, Trainer, TrainingStats
 from mirror_train.training.run_config import TrainConfig
 
 
@@ -61,6 +63,8 @@ class Run:
     processes: Processes
     precision: Precision
     base: Pretrained = field(init=False)
+    _pairs: ScoredPairs | None = None
+    _selection: Selection | None = field(init=False, default=None)
     _weights: list[str] = field(init=False)
     _store: CheckpointStore = field(init=False)
     _checkpoint: Checkpoint | None = field(init=False)
@@ -69,6 +73,15 @@ class Run:
     def device(self) -> torch.device:
         """The device on which this process computes."""
         return self.processes.device
+
+    @property
+    def selects(self) -> dict[str, Any] | None:
+        """What chooses the weights by `TrainConfig.select`, for mirror.json; None for nothing."""
+        path = self.config.select
+        if path is None:
+            return None
+        every = self.config.evaluate_every
+        return {"file": path.name, "sha256": path_sha256(path), "evaluate_every": every}
 
     @property
     def shows_bars(self) -> bool:
@@ -99,8 +112,11 @@ class Run:
 
         `data` (hashes), `recipe` and `more` decide the result besides the base model and the
         settings of the run: where one of them differs, the checkpoint is refused. The run writes
-        the weights `copies` times, besides checkpoints, which have one more set where it `selects`.
+        the weights `copies` times, besides checkpoints, which have one more set where the best are
+        kept: it `selects` by a measure of its own, or by `TrainConfig.select`.
         """
+        if selects or self.selects:
+            more |= {"select": self.selects, "evaluate_every": self.config.evaluate_every}
         identity = {"model": self._weights, "data": data, "seed": self.config.seed,
                     "precision": self.precision, "processes": self.processes.count,
                     **recipe, **more}  # fmt: skip
@@ -113,13 +129,29 @@ class Run:
         if self.config.checkpoint_every:
             # A checkpoint takes three times the memory of the weights, because it has the state of
             # AdamW. The next is written before the last one, which a resumed run has, is removed.
-            kept = 4 if selects else 3
+            kept = 4 if "select" in more else 3
             copies = max(copies, kept if self._checkpoint else 2 * kept)
         weights = sum(p.numel() * p.element_size() for p in self.base.model.parameters())
         self.processes.in_first(lambda: check_space(self.config.out, copies * weights))
 
-    def train(self, trainer: Trainer, what: str, *, unit: str = "step", size: int = 1) -> None:
-        """Train to the end under a bar, labelled `what`, which counts `size` units a step."""
+    def train(
+        self,
+        trainer: Trainer,
+        what: str,
+        encoder: EmbeddingModel,
+        *,
+        unit: str = "step",
+        size: int = 1,
+    ) -> None:
+        """Train to the end under a bar, labelled `what`, which counts `size` units a step.
+
+        `encoder` gives the vectors of the current weights, by which `TrainConfig.select` chooses
+        those to end with, in the place of the trainer's own selection.
+        """
+        if (pairs := self._pairs) is not None:
+            trainer.selection = self._selection = Selection(
+                lambda: (evaluate_similarity(encoder, pairs), None), self.config.evaluate_every
+            )
         done = self._checkpoint.step if self._checkpoint else 0
         bar = progress_bar(
             len(trainer.steps) * size, self.shows_bars, unit=unit, desc=what, initial=done * size
@@ -194,7 +226,11 @@ class Run:
         return None
 
     def _recorded(self, stats: TrainingStats) -> dict[str, Any]:
-        return {
+        chosen: dict[str, Any] = {}
+        if self._selection is not None:
+            best = self._selection.best
+            chosen = {"select": self.selects, "best_step": best["step"], "spearman": best["score"]}
+        return chosen | {
             "seed": self.config.seed,
             "precision": self.precision,
             "device": self.device.type,
@@ -233,4 +269,5 @@ def begun(config: TrainConfig, precision: Precision) -> Iterator[Run]:
     """
     with joined_processes(config.device) as processes:
         processes.in_first(lambda: check_free(config.out, overwrite=config.overwrite))
-        yield Run(config, processes, resolve_precision(precision, processes.device))
+        pairs = None if config.select is None else read_scored_pairs(config.select)
+        yield Run(config, processes, resolve_precision(precision, processes.device), _pairs=pairs)

@@ -67,10 +67,15 @@ class TrainConfig(RunConfig):
     Attributes:
         checkpoint_every: steps between checkpoints; 0 for none but on Ctrl-C.
         resume: continue after the last checkpoint, if there is one.
+        select: a table of scored pairs that choose the weights: those with the highest Spearman's
+            rho, in the place of those of the last step.
+        evaluate_every: steps between evaluations for that choice; the last step is evaluated, too.
     """
 
     checkpoint_every: Annotated[int, least(0)] = 0
     resume: bool = False
+    select: Path | None = None
+    evaluate_every: Annotated[int, least(1)] = 500
 
     def __post_init__(self) -> None:
         RunConfig.__post_init__(self)
@@ -139,12 +144,15 @@ class CfConfig(TrainConfig):
         pooling: cls, mean or mean-without-special; auto and paper as `mirror-rt tune` has
             them.
         precision: precision of the encoder: auto, fp32, bf16 or fp16.
+        seed: see `RunConfig`; the default is that of the paper.
+        select: of TrainConfig; it chooses the weights of both steps.
         resume: go on with the result of the first step, and after the last checkpoint of a step.
     """
 
     recipe: CfRecipe = field(default_factory=CfRecipe)
     pooling: FlowPooling = "auto"
     precision: Precision = "auto"
+    seed: Annotated[int, least(0)] = 11711
 
     @property
     def mirror_out(self) -> Path:
@@ -185,6 +193,7 @@ def recorded_run(manifest: Manifest, model: str) -> dict[str, Any]:
         "model": manifest.base_model.get(model),
         "data": (manifest.data or {}).get("sha256"),
         "seed": (manifest.training or {}).get("seed"),
+        "select": (manifest.training or {}).get("select"),
     } | (manifest.recipe or {})
 
 

@@ -14,6 +14,7 @@ from mirror_train.model.declared_modules import declared_pooling
 from mirror_train.model.dropout import drophead
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
+from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.loop import TrainingStats
 from mirror_train.training.mirror import mirror_trainer, pad_length
@@ -70,7 +71,8 @@ def tune(
             base, batches, recipe, precision=run.precision, processes=processes, layers=head.layers
         )
         with drophead(base.model, recipe.drophead):
-            run.train(trainer, "tune", unit="string", size=loss_batch)
+            encoder = TorchEncoder(base, head=head, pad_to=pad_length(recipe), device=run.device)
+            run.train(trainer, "tune", encoder, unit="string", size=loss_batch)
         if layer is not None:
             centre_again(base, layer, data, recipe, seed=seed, device=run.device)
         return run.write(

@@ -50,7 +50,8 @@ def fitted(
         changes["max_length"] = min(recipe.max_length, max_length)
         if learning_rate is not None:
             changes["learning_rate"] = learning_rate
-    if not isinstance(recipe, Recipe) and max_steps is not None:
+    counts_steps = not isinstance(recipe, Recipe) or recipe.steps is not None
+    if counts_steps and max_steps is not None:
         changes["steps"] = min(recipe.steps or max_steps, max_steps)
     return dataclasses.replace(recipe, **changes)
 
