@@ -50,6 +50,12 @@ def test_the_sample_runs(server, name):
         assert done.stdout
 
 
+def test_every_entry_has_a_name_of_its_own_with_its_path():
+    names = {name: operation["summary"] for name, operation in OPERATIONS.items()}
+    assert len(set(names.values())) == len(names)
+    assert all(said.startswith(f"{name.split()[1]}: ") for name, said in names.items())
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_examples_are_what_the_schemas_allow(name):
     operation, components = OPERATIONS[name], openapi_document()["components"]

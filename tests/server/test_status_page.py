@@ -154,7 +154,9 @@ def test_in_a_browser(server, browser, bundle):
     browser.wait_for("!document.getElementById('content').hidden")
     assert browser.evaluate("document.getElementById('state').textContent") == "ready"
     assert browser.evaluate("document.querySelector('#models th').textContent") == "tiny"
-    assert "MB" in browser.evaluate("document.getElementById('memory').textContent")
+    assert browser.evaluate("document.getElementById('memory').dataset.unit") == "MB"
+
+    assert browser.evaluate("document.getElementById('meter').hidden"), "nothing is compared yet"
 
     browser.type("#one", "the river")
     browser.type("#other", "a road")
@@ -164,7 +166,13 @@ def test_in_a_browser(server, browser, bundle):
         a, b = encoder.encode(["the river", "a road"])
     expected = f"{cosine_similarity(a[None], b[None])[0, 0]:.3f}"
     assert browser.evaluate("document.getElementById('cosine').textContent") == expected
-    browser.wait_for("document.querySelector('#requests').textContent !== '0'")
+    browser.wait_for("document.getElementById('requests').textContent !== '0'")
+    unit = browser.evaluate("document.getElementById('requests').dataset.unit")
+    assert unit in ("a second", "in the last minute")
+    assert not browser.evaluate("document.getElementById('meter').hidden")
+    for tile, unit in {"requests": "second|minute", "latency": "s", "memory": "B"}.items():
+        scale = browser.evaluate(f"document.getElementById('{tile}-scale').textContent")
+        assert re.fullmatch(rf"at most [0-9.,]+ .*({unit})", scale), scale
     browser.wait_for("document.querySelector('#requests-line polyline').points.length > 1")
     folder = Path(os.environ.get("MIRROR_RT_ARTEFACTS", ROOT / "build"))
     for width, scheme in itertools.product((1280, 390), ("dark", "light")):

@@ -217,7 +217,7 @@ def _operation(method: str, one: _Operation) -> dict[str, Any]:
         responses[str(status)] = {"description": _REASONS[status], "content": problem}
     described = {
         "tags": [one.tag],
-        "summary": one.summary,
+        "summary": f"{one.path}: {one.summary}",  # a name of its own in the list of /docs
         "description": one.description,
         "operationId": f"{method}{one.path.translate({ord(c): '_' for c in '/{}'})}",
         "parameters": list(one.parameters),
