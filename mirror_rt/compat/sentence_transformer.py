@@ -26,6 +26,7 @@ from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.inputs import as_list
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.prompts import QUERY_NAMES, Prompts
+from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.vectors.normalization import normalize_rows
 
 OutputValue = Literal["sentence_embedding", "token_embeddings"] | None
@@ -251,13 +252,10 @@ class SentenceTransformer(ModelProperties):
     ) -> dict[str, npt.NDArray[np.int64]]:
         """Return `input_ids` and `attention_mask`, int64 [n, L], padded to the longest text."""
         refuse("preprocess", dict.fromkeys(kwargs, "its only option is prompt"), kwargs)
-        rows = self._ids(list(inputs), {"prompt": prompt or ""})
-        longest = max(map(len, rows), default=0)
-        ids = np.full((len(rows), longest), self.encoder.manifest.pad_id, np.int64)
-        mask = np.zeros_like(ids)
-        for i, row in enumerate(rows):
-            ids[i, : len(row)], mask[i, : len(row)] = row, 1
-        return {"input_ids": ids, "attention_mask": mask}
+        pipeline = self.encoder.pipeline
+        ids = self._ids(list(inputs), {"prompt": prompt or ""})
+        batch = pipeline.pad(RaggedTokens.from_lists(ids))
+        return {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
 
     def tokenize(self, texts: Sequence[str], **kwargs: Any) -> dict[str, npt.NDArray[np.int64]]:
         """Return what `preprocess` does, which is its name since version 6 of the original."""
@@ -290,16 +288,8 @@ class SentenceTransformer(ModelProperties):
         truncate_dim: int | None = None,
     ) -> Any:
         """Encode like `encode`, in this process, which uses all processors already."""
-        return self.encode(
-            sentences,
-            prompt_name,
-            prompt,
-            batch_size,
-            show_progress_bar,
-            precision=precision,
-            normalize_embeddings=normalize_embeddings,
-            truncate_dim=truncate_dim,
-        )
+        given = locals()
+        return self.encode(**{name: given[name] for name in given if name != "self"})
 
     def eval(self) -> SentenceTransformer:
         """Return the model as it is, which never trains."""

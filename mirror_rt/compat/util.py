@@ -37,7 +37,6 @@ __all__ = [
     "pairwise_euclidean_sim",
     "pairwise_manhattan_sim",
     "paraphrase_mining",
-    "paraphrase_mining_embeddings",
     "pytorch_cos_sim",
     "quantize_embeddings",
     "semantic_search",
@@ -47,7 +46,6 @@ __all__ = [
 Floats = npt.NDArray[np.float32]
 Best = tuple[Floats, npt.NDArray[np.int64]]
 Compare = Callable[[Any, Any], Any]
-_OF_ENCODE = ("truncate_dim", "prompt_name", "prompt")
 
 
 class SimilarityFunction(StrEnum):
@@ -173,11 +171,11 @@ def semantic_search(
     Raises:
         ConfigError: as `mirror_rt.search`, which gives arrays.
     """
-    queries = _of_list(query_embeddings)
-    queries = queries[None] if queries.ndim == 1 else queries
     return [
         [{"corpus_id": int(i), "score": float(s)} for s, i in zip(*found, strict=True)]
-        for best in _best(queries, corpus_embeddings, query_chunk_size, top_k, score_function)
+        for best in _best(
+            query_embeddings, corpus_embeddings, query_chunk_size, top_k, score_function
+        )
         for found in zip(*best, strict=True)
     ]
 
@@ -187,34 +185,21 @@ def paraphrase_mining(
     sentences: list[str],
     show_progress_bar: bool = False,
     batch_size: int = 32,
-    *mining: Any,
-    **options: Any,
-) -> list[list[float | int]]:
-    """Encode sentences, and find the most similar pairs by `paraphrase_mining_embeddings`.
-
-    Its arguments follow in their order; `truncate_dim`, `prompt_name` and `prompt` are `encode`'s.
-    """
-    of_encode = {name: options.pop(name) for name in _OF_ENCODE if name in options}
-    embeddings = model.encode(
-        sentences, show_progress_bar=show_progress_bar, batch_size=batch_size, **of_encode
-    )
-    return paraphrase_mining_embeddings(embeddings, *mining, **options)
-
-
-def paraphrase_mining_embeddings(
-    embeddings: Any,
     query_chunk_size: int = 5000,
     corpus_chunk_size: int = 100_000,
     max_pairs: int = 500_000,
     top_k: int = 100,
     score_function: Compare = cos_sim,
+    **options: Any,
 ) -> list[list[float | int]]:
-    """Find the pairs of rows of [n, D] that are most alike.
+    """Encode sentences, with further options of `encode`, and find the pairs most alike.
 
     Returns:
-        At most `max_pairs` of `[score, i, j]` with i < j, best first; of each row its `top_k`
+        At most `max_pairs` of `[score, i, j]` with i < j, best first; of each sentence its `top_k`
         nearest.
     """
+    options |= {"show_progress_bar": show_progress_bar, "batch_size": batch_size}
+    embeddings = model.encode(sentences, **options)
     pairs: dict[tuple[int, int], float] = {}
     row = 0
     for best in _best(embeddings, embeddings, query_chunk_size, top_k + 1, score_function):
@@ -258,7 +243,10 @@ def community_detection(
 
 def _best(queries: Any, corpus: Any, chunk: int, top_k: int, compare: Compare) -> Iterator[Best]:
     """Yield the scores and the indices of the best rows for chunk after chunk of queries."""
-    queries, corpus = _of_list(queries), _of_list(corpus)
+    queries, corpus = (
+        np.asarray(as_array(side)) if isinstance(side, list) else side for side in (queries, corpus)
+    )
+    queries = queries[None] if queries.ndim == 1 else queries
     if compare in (cos_sim, dot_score):
         rows = [np.asarray(as_array(side), np.float32) for side in (queries, corpus)]
         left, right = map(normalize_rows, rows) if compare is cos_sim else rows
@@ -269,10 +257,6 @@ def _best(queries: Any, corpus: Any, chunk: int, top_k: int, compare: Compare) -
         scores = np.asarray(as_array(compare(queries[first : first + chunk], corpus)), np.float32)
         indices = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
         yield np.take_along_axis(scores, indices, 1), indices
-
-
-def _of_list(rows: Any) -> Any:
-    return np.asarray(as_array(rows)) if isinstance(rows, list) else rows
 
 
 def _rows(name: Any, a: Any, b: Any) -> tuple[SimilarityFunction, Floats, Floats]:

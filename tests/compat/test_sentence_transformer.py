@@ -265,6 +265,13 @@ def test_the_device_is_that_of_torch_and_the_tokenizer_that_of_transformers(both
     assert ours.tokenizer.model_max_length == ours.max_seq_length
 
 
+class Given:
+    """A model whose texts are vectors already."""
+
+    def encode(self, rows, **_):
+        return torch.tensor(rows)
+
+
 VECTORS = np.random.default_rng(0).normal(size=(12, 16)).astype(np.float32)
 
 
@@ -279,8 +286,8 @@ VECTORS = np.random.default_rng(0).normal(size=(12, 16)).astype(np.float32)
         lambda u, a, b: u.semantic_search(a[0], b, top_k=3),
         lambda u, a, b: u.semantic_search(a, b, 2, score_function=u.dot_score),
         lambda u, a, b: u.semantic_search(a, b, 2, score_function=u.euclidean_sim),
-        lambda u, a, b: u.paraphrase_mining_embeddings(torch.as_tensor(np.stack(a)), top_k=2),
-        lambda u, a, b: u.paraphrase_mining_embeddings(torch.as_tensor(np.stack(a)), max_pairs=5),
+        lambda u, a, b: u.paraphrase_mining(Given(), np.stack(a), top_k=2),
+        lambda u, a, b: u.paraphrase_mining(Given(), np.stack(a), max_pairs=5),
         lambda u, a, b: u.quantize_embeddings(a, "int8"),
         lambda u, a, b: u.quantize_embeddings(a, "ubinary"),
         lambda u, a, b: u.quantize_embeddings(a, "uint8", calibration_embeddings=np.stack(b)),
