@@ -12,12 +12,16 @@ from mirror_rt.evaluation.readers.concepts import (
 )
 from mirror_rt.evaluation.readers.pairs import read_labelled_pairs, read_scored_pairs
 from mirror_rt.evaluation.readers.scored import (
+    read_men,
     read_multisimlex,
+    read_scws,
     read_senteval,
     read_sick,
+    read_simlex,
     read_sts_benchmark,
     read_sts_year,
     read_stsb_multi,
+    read_word_pairs,
 )
 from mirror_rt.evaluation.readers.tables import read_lexicon, read_words
 
@@ -98,9 +102,33 @@ def test_sick_takes_the_test_rows(file):
     header = "pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tSemEval_set"
     whole = file("SICK.txt", header, "1\ta\tb\tNEUTRAL\t3.2\tTEST", "2\tc\td\tNEUTRAL\t4\tTRAIN")
     assert rows(read_sick(whole)) == [("a", "b", 3.2)]
+    assert rows(read_sick(whole, "TRAIN")) == [("c", "d", 4.0)]
+    train = file("SICK_train.txt", "pair_ID\tsentence_A\tsentence_B\trelatedness_score"
+                 "\tentailment_judgment", "1\ta\tb\t4.5\tNEUTRAL")  # fmt: skip
+    assert rows(read_scored_pairs(train)) == [("a", "b", 4.5)]
     test = file("SICK_test_annotated.txt", "pair_ID\tsentence_A\tsentence_B\trelatedness_score"
                 "\tentailment_judgment", "6\ta\tb\t3.3\tNEUTRAL")  # fmt: skip
     assert rows(read_sick(test)) == [("a", "b", 3.3)]
+
+
+def test_word_sets_as_published(file):
+    simlex = file("SimLex-999.txt", "word1\tword2\tPOS\tSimLex999\tconc(w1)\tconc(w2)\tconcQ"
+                  "\tAssoc(USF)\tSimAssoc333\tSD(SimLex)",
+                  "old\tnew\tA\t1.58\t2.72\t2.81\t2\t7.25\t1\t0.41")  # fmt: skip
+    assert rows(read_simlex(simlex)) == [("old", "new", 1.58)]
+    similarity = file("wordsim_similarity_goldstandard.txt", "tiger\tcat\t7.35")
+    assert rows(read_word_pairs(similarity)) == [("tiger", "cat", 7.35)]
+    assert rows(read_word_pairs(file("EN-RG-65.txt", "gem\tjewel\t3.94")))[0][2] == 3.94
+    natural = file("MEN_dataset_natural_form_full", "sun sunlight 50.000000")
+    assert rows(read_men(natural)) == [("sun", "sunlight", 50.0)]
+    lemma = file("MEN_dataset_lemma_form_full", "walk-v far-off-j 49.000000")
+    assert rows(read_men(lemma)) == [("walk", "far-off", 49.0)]
+    with pytest.raises(DataError, match="line 1: 2 cells, expected at least 3"):
+        read_men(file("men", "sun sunlight"))
+    ratings = "\t".join(map(str, range(10)))
+    scws = file("ratings.txt", "1\tBrazil\tn\tnut\tn\tof <b> Brazil </b> and\ta <b> nut </b> is"
+                f"\t1.1\t{ratings}")  # fmt: skip
+    assert rows(read_scws(scws)) == [("Brazil", "nut", 1.1)]
 
 
 def test_labelled_pairs(file):

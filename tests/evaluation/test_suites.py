@@ -147,6 +147,17 @@ def test_average_is_of_the_seven_sets(report):
         assert average == pytest.approx(np.mean(list(found.values())))
 
 
+def test_published_word_sets_are_found_below_wordsim(tmp_path):
+    write(tmp_path / "wordsim/SimLex-999/SimLex-999.txt", "word1\tword2\tSimLex999", "a\tb\t1")
+    write(tmp_path / "wordsim/MEN/MEN_dataset_natural_form_full", "a b 1")
+    write(tmp_path / "wordsim/SCWS/ratings.txt", "1\ta\tn\tb\tn\tx\ty\t1")
+    write(tmp_path / "wordsim/wordsim_relatedness_goldstandard.txt", "a\tb\t1")
+    found = find_sets(tmp_path, ["words"], SuiteOptions()).sets
+    names = [one.name for one in found]
+    assert names == ["simlex-999", "ws-353-rel", "men", "scws"]
+    assert {one.languages for one in found} == {("en",)}
+
+
 def test_the_average_takes_tables_under_the_names_that_studies_advise(tmp_path):
     names = [f"sts{year}-test-en" for year in range(12, 17)] + ["stsb-en-test", "sick-r-en"]
     for name in names:

@@ -28,6 +28,7 @@ _NO_LABEL = ("", "-")
 _TEXT_COLUMNS = [
     ("text1", "text2"),
     ("sentence1", "sentence2"),
+    ("sentence_A", "sentence_B"),  # SICK
     ("word1", "word2"),
     ("question1", "question2"),
     ("question", "sentence"),

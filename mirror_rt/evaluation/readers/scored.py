@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -59,10 +60,10 @@ def read_senteval_file(path: Path) -> ScoredPairs:
     return make_pairs(path, [(n, row[0], row[1], score) for n, row, score in scored])
 
 
-def read_sick(path: Path) -> ScoredPairs:
+def read_sick(path: Path, part: str = "TEST") -> ScoredPairs:
     """Read SICK as published (sentence_A, sentence_B, relatedness_score).
 
-    If the file has the column SemEval_set, only the rows of TEST are read.
+    If the file has the column SemEval_set, only the rows of `part` are read: TRAIN, TRIAL or TEST.
     """
     table = read_table(path)
     score = find_column(table, ("relatedness_score", "score"), "scores")
@@ -72,7 +73,7 @@ def read_sick(path: Path) -> ScoredPairs:
     rows = list(zip(table.lines, *columns, strict=True))
     if "SemEval_set" in table.header:
         parts = table.column("SemEval_set")
-        rows = [row for row, part in zip(rows, parts, strict=True) if part == "TEST"]
+        rows = [row for row, of in zip(rows, parts, strict=True) if of == part]
     return make_pairs(path, rows)
 
 
@@ -83,9 +84,34 @@ def _read_columns(places: tuple[int, int, int], path: Path, **options: Any) -> S
     return make_pairs(path, [(line, row[first], row[second], row[score]) for line, row in rows])
 
 
+def read_simlex(path: Path) -> ScoredPairs:
+    """Read SimLex-999.txt: a table with the scores in the column SimLex999."""
+    table = read_table(path)
+    columns = [table.column(name) for name in ("word1", "word2", "SimLex999")]
+    return make_pairs(path, zip(table.lines, *columns, strict=True))
+
+
+def read_men(path: Path) -> ScoredPairs:
+    """Read MEN: `sun sunlight 50.0` on each line, or with parts of speech, `sun-n sunlight-n 50.0`.
+
+    The parts of speech are left out.
+    """
+    rows = read_rows(path, cells=3, delimiter=" ")
+    found = []
+    for line, row in rows:
+        a, b = (re.sub(r"-[nvj]$", "", word) for word in row[:2])
+        found.append((line, a, b, row[2]))
+    return make_pairs(path, found)
+
+
 # The years' sets of Mirror-BERT's STS_data: score TAB sentence TAB sentence.
 read_sts_year = partial(_read_columns, (1, 2, 0))
 # sts-test.csv of the STS benchmark, whose first cells say where a pair is from; it has tabs.
 read_sts_benchmark = partial(_read_columns, (5, 6, 4))
+# WS-353's halves and RG-65: word TAB word TAB score.
+read_word_pairs = partial(_read_columns, (0, 1, 2))
+# SCWS's ratings.txt: id, word, part of speech, word, part of speech, two contexts, mean rating and
+# its ten ratings. The contexts are left out, as in BURT.
+read_scws = partial(_read_columns, (1, 3, 7))
 # stsb-multi-mt: CSV of sentence, sentence, score.
 read_stsb_multi = partial(_read_columns, (0, 1, 2), delimiter=",", quoted=True)

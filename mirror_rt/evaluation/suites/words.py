@@ -10,8 +10,9 @@ import numpy as np
 
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.models import EvaluatedModel
+from mirror_rt.evaluation.readers import scored
 from mirror_rt.evaluation.readers.pairs import ScoredPairs, read_scored_pairs
-from mirror_rt.evaluation.readers.scored import read_multisimlex
+from mirror_rt.evaluation.readers.scored import Reader, read_multisimlex
 from mirror_rt.evaluation.suites.base import (
     EvaluationSet,
     Found,
@@ -32,12 +33,24 @@ _CODES = {
 # The languages of tables 1 and 5 of the paper.
 _REPORTED = ("en", "fr", "et", "ar", "zh", "ru", "es", "pl")
 _REPORTED_ACROSS = ("en-fr", "en-zh", "en-he", "fr-zh", "fr-he", "zh-he")
+# English sets by the names of their published files (BURT, table 3).
+_PUBLISHED: dict[str, tuple[tuple[str, ...], Reader]] = {
+    "simlex-999": (("SimLex-999.txt",), scored.read_simlex),
+    "ws-353-sim": (("wordsim_similarity_goldstandard.txt",), scored.read_word_pairs),
+    "ws-353-rel": (("wordsim_relatedness_goldstandard.txt",), scored.read_word_pairs),
+    "men": (
+        ("MEN_dataset_natural_form_full", "MEN_dataset_lemma_form_full"),
+        scored.read_men,
+    ),
+    "scws": (("SCWS/ratings.txt",), scored.read_scws),
+    "rg-65": (("EN-RG-65.txt",), scored.read_word_pairs),
+}
 # A fifth of Multi-SimLex's scale from 0 to 6; aligned pairs that differ by more differ in meaning.
 _MOST_DIFFERENT = 1.2 + 1e-9
 
 
 def find_words(data: Path, options: SuiteOptions) -> Found:
-    """Find Multi-SimLex by language, and every table in wordsim/."""
+    """Find Multi-SimLex by language, every table in wordsim/, and published sets below it."""
     languages = _languages(data)
     sets = [
         scored_set("words", f"multisimlex-{tag}", path, (tag,), partial(_read_pairs, tag))
@@ -45,6 +58,9 @@ def find_words(data: Path, options: SuiteOptions) -> Found:
     ]
     for path in sorted((data / "wordsim").glob("*.[ct]sv")):
         sets.append(scored_set("words", path.stem, path, (language_of(path),)))
+    for name, (files, reader) in _PUBLISHED.items():
+        there = [path for file in files for path in sorted((data / "wordsim").rglob(file))]
+        sets += [scored_set("words", name, path, ("en",), reader) for path in there[:1]]
     where = f"{data}/multisimlex/{{}}.tsv, or translation.csv and scores.csv"
     expected = {f"multisimlex-{tag}": where.format(tag) for tag in _REPORTED}
     return Found.of("words", sets, expected)

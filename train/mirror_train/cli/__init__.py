@@ -12,6 +12,7 @@ _MAKE = {
     "train burt": "train one encoder for texts of all lengths on labelled pairs (BURT)",
     "train multitask": "fine-tune on labels of sentiment, paraphrase and similarity at once",
 }
+_SAMPLE = "draw raw strings to tune on from SNLI, QNLI, UMLS, WikiMatrix and others"
 _RECIPES = "show which base model and hyper-parameters a language is tuned with"
 _STUDY = "repeat the paper's analyses on your model and data, with tables and plots"
 
@@ -20,6 +21,7 @@ COMMANDS = (
         command_of("mirror_train.cli", name, "make a model", text, *_TORCH)
         for name, text in _MAKE.items()
     ),
+    command_of("mirror_train.cli", "sample", "make a model", _SAMPLE),
     command_of("mirror_train.cli", "recipes", "make a model", _RECIPES),
     command_of("mirror_train.cli", "study", "measure", _STUDY, *_TORCH),
 )
