@@ -6,18 +6,22 @@
 namespace mirror_rt::engine {
 namespace {
 
-/// Lays out the keys by panels of tokens, [tokens / kPanel][size / u][kPanel]; what is added is 0.
+/// Lays out the keys by panels of tokens, [tokens / kPanel][size / u][kPanel]; what is added
+/// repeats the last. Whole vectors are written, as numbers one by one would each wait for a line.
 template <class Unit>
 inline void lay_out_keys(const Head& head, std::int64_t units, Unit* keys) {
-  const std::int64_t size_of = head.pairs ? 2 : 4;
-  const auto* rows = static_cast<const char*>(head.key);
-  for (std::int64_t j = 0; j < round_up(head.tokens, kLanes); ++j) {
+  const std::int64_t bytes = head.stride * (head.pairs ? 2 : 4);
+  for (std::int64_t j = 0; j < head.tokens; j += kLanes) {
+    const char* rows[kLanes];
+    for (std::int64_t i = 0; i < kLanes; ++i) {
+      rows[i] = static_cast<const char*>(head.key) + smaller(j + i, head.tokens - 1) * bytes;
+    }
     Unit* column = keys + j / kPanel * units * kPanel + j % kPanel;
-    const char* row = rows + j * head.stride * size_of;
     for (std::int64_t k = 0; k < units; ++k) {
-      Unit unit = 0;
-      if (j < head.tokens) __builtin_memcpy(&unit, row + k * 4, 4);
-      column[k * kPanel] = unit;
+      IntVec unit;
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) unit[i] = load_as<std::int32_t>(rows[i] + k * 4);
+      __builtin_memcpy(column + k * kPanel, &unit, sizeof unit);
     }
   }
 }
@@ -26,7 +30,9 @@ inline void lay_out_keys(const Head& head, std::int64_t units, Unit* keys) {
 inline void lay_out_values(const Head& head, std::int64_t wide, float* values) {
   for (std::int64_t j = 0; j < head.tokens; ++j) {
     const float* value = static_cast<const float*>(head.value) + j * head.stride;
-    for (std::int64_t d = 0; d < wide; ++d) values[j * wide + d] = d < head.size ? value[d] : 0.0f;
+    for (std::int64_t d = 0; d < wide; d += kLanes) {
+      storeu(values + j * wide + d, loadu(value + d, head.size - d));
+    }
   }
 }
 

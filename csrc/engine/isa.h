@@ -11,10 +11,10 @@
 // every batch.
 //
 // Int8 activations are unsigned, each token with a scale and a zero of its own for every block of
-// the depth. Where a processor only adds such products in 16 bits, in fours, activations have
-// kPairLevels, and of the weights those few groups of four are made smaller whose sums would not
-// fit. Short blocks make up for the fewer levels: 7 bits by blocks of 128 numbers are as exact as 8
-// bits by the whole depth.
+// the depth. Where a processor only adds such products in 16 bits, in eights, activations have
+// kPairLevels, and the weights of a column are made smaller if the sum of some eight would not fit.
+// Short blocks make up for the fewer levels: 7 bits by blocks of 192 numbers are as exact as 8 bits
+// by the whole depth.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ constexpr std::int64_t kPanel = 64;
 
 constexpr std::int64_t kWidest = 65536;  // so many products of 255 and 127 fit into 32 bits
 constexpr int kPairLevels = 127;
-constexpr std::int64_t kPairBlock = 128;
+constexpr std::int64_t kPairBlock = 192;
 
 // Of int8: the least normal number, whose inverse is finite.
 constexpr float kLeastScale = 1.17549435e-38f;

@@ -44,26 +44,26 @@ void pack(const Weight& w, std::int64_t strip, std::int64_t strips, std::int64_t
   }
 }
 
-/// Returns the scale of each column: its largest weight becomes 127, or less where the sum of four
+/// Returns the scale of each column: its largest weight becomes 127, or less where the sum of eight
 /// products would not fit into 16 bits. That of a column that is not finite is NaN, and so are the
 /// products with it.
-Buffer<float> scales_of(const Weight& w, std::int64_t columns, bool fours) {
-  // Rounding adds at most a half to each of four.
-  constexpr float kLargest = 127, kMeanOfFour = (32767 / kPairLevels - 2) / 4.0f;
+Buffer<float> scales_of(const Weight& w, std::int64_t columns, bool eights) {
+  // Rounding adds at most a half to each of eight.
+  constexpr float kLargest = 127, kMeanOfEight = (32767 / kPairLevels - 4) / 8.0f;
   Buffer<float> scales(columns), means(columns * 4);
   std::fill_n(scales.get(), columns, kLeastScale);
   for (std::int64_t k = 0; k < w.depth; ++k) {
-    // Of two units, which are eight weights, the first halves are added, and the second ones; the
-    // sum is largest where the weights of one sign are multiplied, and the others are not.
-    if (k % 8 == 0) std::fill_n(means.get(), columns * 4, 0.0f);
+    // Of four units, which are 16 weights, the first halves are added, and the second ones; the sum
+    // is largest where the weights of one sign are multiplied, and the others are not.
+    if (k % 16 == 0) std::fill_n(means.get(), columns * 4, 0.0f);
     float* mean = means.get() + k / 2 % 2 * 2 * columns;
     for (std::int64_t c = 0; c < w.columns; ++c) {
       const float weight = w.values[k * w.columns + c], size = std::fabs(weight);
       float& scale = scales.get()[c];
       float& of_sign = mean[weight < 0 ? columns + c : c];
-      of_sign += size / 4;
+      of_sign += size / 8;
       const float needed =
-          fours ? std::max(size / kLargest, of_sign / kMeanOfFour) : size / kLargest;
+          eights ? std::max(size / kLargest, of_sign / kMeanOfEight) : size / kLargest;
       scale = std::isfinite(size) ? std::max(scale, needed) : std::nanf("");
     }
   }

@@ -33,7 +33,7 @@ inline void add_units(const typename Op::Unit* a, std::int64_t a_stride, const t
   typename Op::Units right[V][S];
 #pragma GCC unroll 4
   for (int v = 0; v < V; ++v) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int s = 0; s < S; ++s) {
       const auto* next = b + s * b_stride + v * kLanes;
       right[v][s] = load_as<typename Op::Units>(next);
@@ -42,7 +42,7 @@ inline void add_units(const typename Op::Unit* a, std::int64_t a_stride, const t
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
     typename Op::Units left[S];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int s = 0; s < S; ++s) left[s] = Op::broadcast(a[r * a_stride + s]);
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) sums[r][v] = Op::add(sums[r][v], right[v], left);
@@ -65,8 +65,8 @@ inline void multiply(const typename Op::Unit* a, std::int64_t a_stride, const ty
     if constexpr (Lines > 0) ahead.place += ahead.step * kSteps;
     add_units<Op, kSteps>(a, a_stride, b, b_stride, local);
   }
-  if constexpr (kSteps == 2) {
-    if (a < end) add_units<Op, 1>(a, a_stride, b, b_stride, local);
+  if constexpr (kSteps > 1) {
+    for (; a < end; ++a, b += b_stride) add_units<Op, 1>(a, a_stride, b, b_stride, local);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -97,7 +97,8 @@ inline void in_steps(std::int64_t begin, std::int64_t end, const F& f) {
   }
 }
 
-inline void put(const Result& result, std::int64_t row, std::int64_t column, Vec x) {
+__attribute__((always_inline)) inline void put(const Result& result, std::int64_t row,
+                                               std::int64_t column, Vec x) {
   const std::int64_t place = row * result.stride + column;
   if (result.add) x += loadu(static_cast<const float*>(result.values) + place);
   store_as(result.halves, result.values, place, x, kLanes);

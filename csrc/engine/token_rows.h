@@ -27,11 +27,8 @@ inline void quantize(const float* x, std::int64_t n, std::uint8_t* out, float& s
   for (std::int64_t i = 0; i < n; i += kLanes) {
     // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
     const Vec shifted = loadu(x + i) * factor + (shift + 12582912.0f);
-    IntVec value = (IntVec)((UintVec)shifted - 0x4b400000);
-    value = value < 0 ? IntVec{} : value;
-    value = value > Int8::kLevels ? IntVec{} + Int8::kLevels : value;
-    const ByteVec bytes = __builtin_convertvector(value, ByteVec);
-    __builtin_memcpy(out + i, &bytes, sizeof bytes);
+    const IntVec value = (IntVec)((UintVec)shifted - 0x4b400000);
+    store_bytes(out + i, smaller(larger(value, IntVec{}), IntVec{} + Int8::kLevels));
   }
 }
 

@@ -87,6 +87,19 @@ inline void store_as(bool halves, void* values, std::int64_t place, Vec x, std::
          : storeu(static_cast<float*>(values) + place, x, count);
 }
 
+/// Stores numbers that fit into bytes.
+inline void store_bytes(std::uint8_t* p, IntVec x) {
+#if MIRROR_RT_LANES == 8 && defined(__AVX2__)  // GCC would take the numbers one by one
+  const __m256i v = (__m256i)x;
+  const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  const __m128i bytes = _mm_packus_epi16(halves, halves);
+  __builtin_memcpy(p, &bytes, kLanes);
+#else
+  const ByteVec bytes = __builtin_convertvector(x, ByteVec);
+  __builtin_memcpy(p, &bytes, sizeof bytes);
+#endif
+}
+
 struct Float32 {
   typedef float Number;
   typedef float Unit;
@@ -126,14 +139,15 @@ struct Int8 {
   static constexpr int kSize = 4;
   static Units broadcast(Unit x) { return Units{} + x; }
 #ifdef MIRROR_RT_MADD_BYTES
-  // Two units are added in 16 bits: `scales_of` makes the weights so small that all sums fit.
-  static constexpr int kSteps = 2;
+  // Four units are added in 16 bits: `scales_of` makes the weights so small that all sums fit.
+  static constexpr int kSteps = 4;
   static constexpr int kLevels = kPairLevels;
   static constexpr std::int64_t kBlock = kPairBlock;
   template <int S>
   static Sum add(Sum sum, const Units (&weights)[S], const Units (&x)[S]) {
     SignedVec products = MIRROR_RT_MADD_BYTES(x[0], weights[0]);
-    if constexpr (S == 2) products += MIRROR_RT_MADD_BYTES(x[1], weights[1]);
+#pragma GCC unroll 4
+    for (int s = 1; s < S; ++s) products += MIRROR_RT_MADD_BYTES(x[s], weights[s]);
     return sum + MIRROR_RT_MADD(products, SignedVec{} + 1);
   }
 #else
