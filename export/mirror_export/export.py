@@ -15,8 +15,9 @@ from mirror_export.variants import check_wanted, trace, write_variants
 from mirror_rt import Manifest
 from mirror_rt.bundle.manifest import Layout, record_files
 from mirror_rt.bundle.model_card import write_model_card
-from mirror_rt.errors import ConfigError, require
+from mirror_rt.errors import ConfigError
 from mirror_rt.heads.task_heads import Heads
+from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.io.atomic import check_free, new_folder, write_json
 from mirror_rt.languages.encoder_cache import give_back_memory
 from mirror_rt.progress import progress_bar
@@ -50,7 +51,7 @@ def export_bundle(config: ExportConfig, *, show_progress_bar: bool | None = None
         BundleIntegrityError: a tuned folder was changed since it was written.
     """
     wanted = check_wanted(config)
-    require("onnxruntime", extra="cpu|gpu", purpose="checking an exported bundle")
+    import_onnxruntime("checking an exported bundle")
     check_free(config.out, overwrite=config.overwrite)
     model = Path(config.model).resolve()
     if config.out.resolve() in (model, *model.parents):

@@ -27,10 +27,11 @@ from mirror_export.sample import parity_texts
 from mirror_rt import Encoder, Manifest
 from mirror_rt.bundle.manifest import Layout, Target, Variant
 from mirror_rt.encoding.batch_encoder import Vectors
-from mirror_rt.errors import ConfigError, require
+from mirror_rt.errors import ConfigError
 from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_pairs
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import NATIVE
+from mirror_rt.inference.session import import_onnxruntime
 from mirror_train.model.families import FAMILIES, GENERIC, family_of
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
@@ -150,7 +151,7 @@ def _compared(
     provider = _CPU
     on_card = (variant.precision, variant.target) == ("bf16", "cuda")  # no kernels on the CPU
     if on_card or "PackedMultiHeadAttention" in variant.graph["fused"]:
-        onnxruntime = require("onnxruntime", extra="cpu|gpu", purpose="checking a bundle")
+        onnxruntime = import_onnxruntime("checking a bundle")
         if _CUDA not in onnxruntime.get_available_providers():
             unchecked = f"needs {_CUDA}, which is not here"
             return dataclasses.replace(variant, unchecked=unchecked), None

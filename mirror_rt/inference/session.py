@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -196,9 +197,14 @@ def _identity(graph: Path) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def import_onnxruntime() -> Any:
-    """Import onnxruntime, or raise an error that says which extra installs it."""
-    return require("onnxruntime", extra="cpu|gpu", purpose="running a bundle")
+def import_onnxruntime(purpose: str = "running a bundle") -> Any:
+    """Import onnxruntime, or raise an error that says which extra installs it.
+
+    From 1.29 on it reports how it is used to Microsoft, unless a variable forbids it before it is
+    imported. An encoder should ask the network for nothing, so the variable is set, unless it is.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    return require("onnxruntime", extra="cpu|gpu", purpose=purpose)
 
 
 def onnxruntime_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:

@@ -37,6 +37,22 @@ def test_threads_follow_the_cpuset_and_rest_between_calls(bundle, command_in_chi
     assert float(burnt) < 0.1
 
 
+def test_onnxruntime_reports_nothing(bundle, command_in_child, tmp_path):
+    """It would keep the number of this machine in the home folder, to send with its reports."""
+    code = (
+        "import os; from mirror_rt import Encoder\n"
+        f"Encoder.load({str(bundle)!r}, providers='cpu').encode('a')\n"
+        "print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    )
+    kept = {name: value for name, value in os.environ.items()
+            if name not in ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME")}  # fmt: skip
+    home = {"HOME": str(tmp_path)}
+    assert command_in_child(code, env=kept | home) == "1\n"
+    assert list(tmp_path.rglob("*")) == []
+    chosen = {"ORT_DISABLE_TELEMETRY": "0"}  # what a user says goes first
+    assert command_in_child(code, env=kept | home | chosen) == "0\n"
+
+
 def test_cuda_is_not_replaced_in_silence(bundle, monkeypatch, caplog):
     import onnxruntime
 

@@ -1,7 +1,11 @@
 """The files of deploy/: they parse, and what they name exists."""
 
+import json
+import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 
@@ -16,6 +20,7 @@ from mirror_rt.server.monitoring.metrics import Metrics
 from paths import ROOT
 
 DEPLOY = ROOT / "deploy"
+GUIDE = ROOT / "docs" / "guides" / "deploy.md"
 # test_helm.py is about the templates.
 FILES = sorted(
     path for path in DEPLOY.rglob("*") if path.is_file() and path.parent.name != "templates"
@@ -139,6 +144,48 @@ def test_systemd_unit(tmp_path):
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     ours = [line for line in done.stderr.splitlines() if "mirror-rt" in line]
     assert (done.returncode, ours) == (0, []), done.stderr
+
+
+# Does what systemd would: starts the unit's command with its variables, which follow it here.
+SYSTEMCTL = """#!/usr/bin/env bash
+[ "$1" = enable ] || exit 0
+unit=$ROOT/etc/systemd/system/$3.service
+set -a
+. <(sed -n 's/^Environment=//p' "$unit") && . "$(sed -n 's/^EnvironmentFile=-//p' "$unit")"
+$(sed -n 's/^ExecStart=//p' "$unit") > "$ROOT/log" 2>&1 & echo $! > "$ROOT/pid"
+"""
+
+
+def test_the_steps_for_systemd(bundle, tmp_path):
+    """As they are written, in a folder as the root; the environment of the tests is installed."""
+    steps = re.search(r"## systemd.*?```text\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)[1]
+    shutil.copytree(bundle, tmp_path / "bundle")
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    unit = tmp_path / "deploy" / "mirror-rt.service"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    unit.write_text(re.sub(r"(?<=[= -])/(?=srv|etc|opt)", f"{tmp_path}/", unit.read_text()))
+    tools = {"mirror-rt": f'#!/bin/sh\nexec {sys.executable} -m mirror_rt.cli "$@"\n',
+             "pip": "#!/bin/sh\n", "python3": "#!/bin/sh\n", "systemctl": SYSTEMCTL}  # fmt: skip
+    for name, script in tools.items():
+        tool = tmp_path / "opt" / "mirror-rt" / "bin" / name
+        tool.parent.mkdir(parents=True, exist_ok=True)
+        tool.write_text(script)
+        tool.chmod(0o755)
+    (tmp_path / "etc" / "systemd" / "system").mkdir(parents=True)
+    line = re.sub(r"(?<= )/(?=srv|etc|opt)|^/(?=opt)", f"{tmp_path}/", steps, flags=re.MULTILINE)
+    environment = os.environ | {"ROOT": str(tmp_path), "MIRROR_RT_SERVE_PORT": port,
+                                "PATH": f"{tool.parent}:{os.environ['PATH']}"}  # fmt: skip
+    try:
+        done = subprocess.run(
+            ["timeout", "100", "bash", "-euc", line.replace("8080", port)],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr + (tmp_path / "log").read_text()
+        assert json.loads(done.stdout) == {"status": "ready"}
+        assert len(re.findall("loaded bundle", (tmp_path / "log").read_text())) == 2, "two workers"
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGTERM)
 
 
 def test_compose():

@@ -17,7 +17,8 @@ from mirror_export.pack.staging import Staging, link_identical, partial_folder, 
 from mirror_export.pack.worker import ModelResult, run_workers
 from mirror_rt import Manifest
 from mirror_rt.bundle.pack_index import PackIndex
-from mirror_rt.errors import ConfigError, MirrorError, require
+from mirror_rt.errors import ConfigError, MirrorError
+from mirror_rt.inference.session import import_onnxruntime
 from mirror_train.model.model_folder import resolve_model
 
 __all__ = ["ModelResult", "PackReport", "export_pack"]
@@ -78,7 +79,7 @@ def export_pack(
         OSError: the disk is full.
         KeyboardInterrupt: with a message that says how to go on.
     """
-    require("onnxruntime", extra="cpu|gpu", purpose="checking an exported bundle")
+    import_onnxruntime("checking an exported bundle")
     if jobs != "auto" and jobs < 1:
         raise ConfigError(field="jobs", expected="at least 1 or 'auto'", value=jobs)
     named = name_models(models)
