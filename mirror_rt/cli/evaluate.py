@@ -21,6 +21,7 @@ from mirror_rt.evaluation.html import to_html
 from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.report import Header, figure_cells, to_json
 from mirror_rt.evaluation.run import Evaluation, evaluate_sets
+from mirror_rt.evaluation.static_vectors import StaticVectors, is_static
 from mirror_rt.evaluation.suites import SUITES, EvaluationSet, Found, SuiteOptions, find_sets
 from mirror_rt.io.atomic import check_free, new_file, write_json
 from mirror_rt.languages.tags import language_key
@@ -42,7 +43,8 @@ class Evaluate(Invocation):
     model: Annotated[
         tuple[str, ...],
         Help("bundles, packs, Hugging Face folders or names, or folders that have one for each "
-             "language; several are compared", "[LABEL=]M", word=True),
+             "language, or word vectors (.vec, .txt, .bin); several are compared", "[LABEL=]M",
+             word=True),
     ]  # fmt: skip
     suite: Annotated[
         tuple[str, ...], Help(f"what to evaluate: {', '.join(SUITES)}, or all", many=True)
@@ -142,6 +144,8 @@ def _labelled(spec: str) -> tuple[str, str]:
 def _model(label: str, path: str, loading: LoadingOptions) -> EvaluatedModel:
     """Make a model with one encoder, or with one per language (a pack or a folder of models)."""
     folder = Path(path)
+    if is_static(folder):
+        return EvaluatedModel(label, lambda language: StaticVectors.read(folder))
     if is_pack(folder):
         index = PackIndex.read(folder)
         folders = {

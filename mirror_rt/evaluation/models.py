@@ -8,10 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
+from mirror_rt.evaluation.static_vectors import StaticVectors
 from mirror_rt.vectors.normalization import normalize_rows
 
 # Most numbers in the vectors that are kept: 512 MB of float32.
 _MOST_NUMBERS = 1 << 27
+
+
+EvaluatedEncoder = BatchEncoder | StaticVectors
 
 
 class EvaluatedModel:
@@ -27,14 +31,14 @@ class EvaluatedModel:
     def __init__(
         self,
         label: str,
-        load: Callable[[str | None], BatchEncoder],
+        load: Callable[[str | None], EvaluatedEncoder],
         *,
         languages: frozenset[str | None] | None = None,
     ) -> None:
         self.label = label
         self._load = load
         self._languages = languages
-        self._open: tuple[str | None, BatchEncoder] | None = None
+        self._open: tuple[str | None, EvaluatedEncoder] | None = None
         self._vectors: dict[tuple[str | None, str], Vectors] = {}
 
     def of(self, language: str | None) -> LanguageView:
@@ -74,7 +78,7 @@ class EvaluatedModel:
         """Identify the encoder of a language."""
         return None if self._languages is None else language
 
-    def encoder(self, language: str | None) -> BatchEncoder:
+    def encoder(self, language: str | None) -> EvaluatedEncoder:
         """Return the encoder of a language. Only one is open: two may not fit into memory."""
         key = self._key(language)
         if self._open is None or self._open[0] != key:

@@ -156,8 +156,8 @@ def test_all_commands_are_listed_in_one_list_with_the_extras_that_they_lack():
 
 @pytest.mark.parametrize(
     "command",
-    ["tune", "train flow", "train cf", "train burt", "train multitask", "study", "sample", "recipes",
-     "export", "demo"],
+    ["tune", "train flow", "train cf", "train burt", "train multitask", "study", "sample",
+     "recipes", "export", "demo"],
 )  # fmt: skip
 def test_the_help_of_a_command_needs_no_torch(command):
     done = mirror_rt(*command.split(), "--help")

@@ -26,7 +26,7 @@ from mirror_train.data.training_data import TrainingData
 from mirror_train.experiments import study
 from mirror_train.experiments.mirror_studies import STUDIES
 from mirror_train.experiments.setups import MirrorStudy
-from mirror_train.experiments.study import Run, StudyConfig, sets_of
+from mirror_train.experiments.study import Run, StudyConfig, sets_of, static_rows
 from mirror_train.experiments.systems.table import SYSTEMS, SystemsConfig, plan_systems
 from mirror_train.recipes.recipe import Recipe, load_recipe
 
@@ -79,6 +79,10 @@ class _Data:
              "sentences the seven of the paper where --data has them all)", "SUITE[/SET]",
              many=True),
     ] = ()  # fmt: skip
+    static: Annotated[
+        tuple[str, ...],
+        Help("word vectors (.vec, .txt, word2vec's .bin) as further rows", "LABEL=FILE", many=True),
+    ] = ()
     top: Annotated[int | None, Help("tune on the first N strings alone")] = None
 
 
@@ -160,8 +164,12 @@ class Study(Invocation):
     def run(self) -> int:
         """Run the command; return 1 where a row failed."""
         self._check()
-        plan = self._systems if self.name == _SYSTEMS else self._setups
-        return run_and_report(self.name, self.out, plan)
+        return run_and_report(self.name, self.out, self._plan)
+
+    def _plan(self) -> Plan:
+        planned, config, opener = (self._systems if self.name == _SYSTEMS else self._setups)()
+        rows = [*static_rows(self.data.static), *planned.rows]
+        return dataclasses.replace(planned, rows=rows), config, opener
 
     def _check(self) -> None:
         """Refuse options that do not belong to the study that was named."""

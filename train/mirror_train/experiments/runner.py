@@ -20,10 +20,10 @@ from typing import Any, Literal
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.child_process import give_task, how_it_ended, read_reply, start_child
 from mirror_rt.diagnostics.benchmarking import peak_memory_mb
-from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.errors import DataError, MirrorError
-from mirror_rt.evaluation.models import EvaluatedModel
+from mirror_rt.evaluation.models import EvaluatedEncoder, EvaluatedModel
 from mirror_rt.evaluation.run import evaluate_sets
+from mirror_rt.evaluation.static_vectors import StaticVectors
 from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_rt.io.atomic import path_sha256, write_json
 from mirror_train.compute.precision import resolve_device, resolve_precision
@@ -35,7 +35,7 @@ from mirror_train.training.run_config import RunConfig
 class Opened:
     """An encoder to evaluate, and a remark for the table, such as the parity of its bundle."""
 
-    encoder: BatchEncoder
+    encoder: EvaluatedEncoder
     about: str = ""
 
 
@@ -185,7 +185,10 @@ class _Runner:
         config = self._config
         try:
             name = run.label if run.seed is None else Path(model).name
-            opened = self._open(name, model, task.row.pooling)
+            if (vectors := task.row.vectors) is not None:
+                opened = Opened(StaticVectors.read(vectors))
+            else:
+                opened = self._open(name, model, task.row.pooling)
         except MirrorError as error:
             if not self._study.isolated:
                 raise

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mirror_rt.bundle.manifest import Pooling
-from mirror_rt.errors import DataError
+from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.run import Result
+from mirror_rt.evaluation.static_vectors import is_static
 from mirror_rt.evaluation.suites import EvaluationSet, SuiteOptions, find_sets
+from mirror_rt.io.atomic import path_sha256
 from mirror_train.compute.launch import check_one_process
 from mirror_train.compute.precision import Precision
 from mirror_train.recipes.recipe import least
@@ -83,6 +85,7 @@ class Row:
         label: its name in the table and the plot.
         train: trains with the settings of a run, which say where to write and give the seed. It is
             pickled where the study is `isolated`. None for the base model.
+        vectors: a file of word vectors in the place of the base model, averaged for each text.
         identity: everything that decides its result beside the setting of the study and the seed,
             as JSON values. Rows of the same identity, also of other studies, share their runs.
         work: how much there is to train in relation to other rows, to estimate the time left.
@@ -97,7 +100,20 @@ class Row:
     work: float = 1.0
     x: float | None = None
     pooling: Pooling | Literal["auto"] = "auto"
+    vectors: Path | None = None
     claims: tuple[Claim, ...] = ()
+
+
+def static_rows(given: Sequence[str]) -> list[Row]:
+    """Return the rows of word vectors, each given as LABEL=FILE; what cannot be one is refused."""
+    rows = []
+    for entry in given:
+        label, _, name = entry.partition("=")
+        path = Path(name)
+        if not label or not is_static(path) or not path.is_file():
+            raise ConfigError(f"--static {entry}: expected LABEL=FILE, a .vec, .txt or .bin file")
+        rows.append(Row(label, identity={"vectors": path_sha256(path)}, vectors=path))
+    return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
