@@ -88,8 +88,9 @@ def test_beside_models(tmp_path, cli, tiny_bert):
     (data / "multisimlex").mkdir(parents=True)
     pairs = "the\tRiver\t1\nbank\tthe\t2\n.\tbank\t3\nday\ttime\t4\n"
     (data / "multisimlex" / "en.tsv").write_text(f"word1\tword2\tscore\n{pairs}")
-    done = cli("evaluate", f"glove={vectors}", f"bert={tiny_bert}", "--suite", "words", "--data", data,
-               "--out", tmp_path / "report", "--allow-missing", "--samples", 0, "--no-plots")  # fmt: skip
+    models = [f"glove={vectors}", f"bert={tiny_bert}"]
+    done = cli("evaluate", *models, "--suite", "words", "--data", data, "--allow-missing",
+               "--out", tmp_path / "report", "--samples", 0, "--no-plots")  # fmt: skip
     assert done.code == 0, done.err
     results = json.loads((tmp_path / "report" / "report.json").read_text())["results"]
     assert {one["model"] for one in results} == {"glove", "bert"}
