@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.bundle.onnx_files import read_manifest
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
-from mirror_rt.errors import BundleError, ConfigError, Setting
+from mirror_rt.errors import BundleError, ConfigError, MirrorError, Setting
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.devices import device_name
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
@@ -81,7 +81,11 @@ class Encoder(BatchEncoder):
         refuse_pack(Path(path_or_name))
         refuse_unknown("Encoder.load", keywords, LoadKeywords.__annotations__)
         options = LoadOptions(**keywords)
-        folder = options.find(path_or_name)
+        try:
+            folder = options.find(path_or_name)
+        except MirrorError as error:
+            # Its message says all; six more entries of the traceback would hide it from a beginner.
+            raise error.with_traceback(None) from error.__cause__
         refuse_pack(folder)
         return cls(folder, read_manifest(folder, pooling=options.pooling), options)
 

@@ -128,6 +128,14 @@ def test_what_cannot_be_fetched_is_explained(index, tmp_path):
         Encoder.load("all-minilm")
 
 
+def test_a_failing_fetch_has_a_short_traceback(index):
+    with pytest.raises(BundleError) as found:
+        Encoder.load(NAME)
+    assert [entry.name for entry in found.traceback] == [
+        "test_a_failing_fetch_has_a_short_traceback", "load",
+    ]  # fmt: skip
+
+
 def test_an_environment_without_pip(index, monkeypatch):
     """As those that uv makes."""
     real = subprocess.Popen
