@@ -188,7 +188,12 @@ def plot(path, about, figures):
     for axis, (key, label) in zip(axes, panels, strict=True):
         values = [figures[name].get(key, 0) for name in names]
         colors = ["tab:blue" if "mirror-rt" in name else "tab:gray" for name in names]
-        axis.bar_label(axis.barh(names, values, color=colors), fmt="%.3g", padding=2, fontsize=8)
+        axis.bar_label(
+            axis.barh(names, values, color=colors),
+            fmt=lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.3g}",
+            padding=2,
+            fontsize=8,
+        )
         axis.margins(x=0.2)
         axis.set_xlabel(label)
         axis.spines[["top", "right"]].set_visible(False)

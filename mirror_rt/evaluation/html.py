@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from html import escape
+from typing import TYPE_CHECKING
 
 from mirror_rt.evaluation.bootstrap import CONFIDENCE
-from mirror_rt.evaluation.plots import cosine_distributions_svg, intervals_figure, to_point, to_svg
+from mirror_rt.evaluation.plots import (
+    Point,
+    cosines_figure,
+    differences_figure,
+    intervals_figure,
+    to_point,
+    to_svg,
+)
 from mirror_rt.evaluation.report import Header, describe_comparison, figure_cells, summaries
 from mirror_rt.evaluation.run import Evaluation, Measure, Result
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -21,8 +34,11 @@ table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular
 th, td { text-align: left; padding: .3rem 1rem .3rem 0; border-bottom: 1px solid #8884;
   vertical-align: top; }
 td:last-child { min-width: 10rem; }
-img { min-width: 36rem; max-width: 100%; margin: 1rem 0; background: #fff; }
+img { max-width: 100%; margin: 1rem 0; background: #fff; }
+@media (prefers-color-scheme: dark) { img { filter: invert(0.9) hue-rotate(180deg); } }
 """
+_NOTHING = (math.nan, math.nan, math.nan)
+_FEW = 50
 _ARROWS = {"higher": "\u2191 higher", "lower": "\u2193 lower"}
 _EXPLAINED = (
     f"Intervals are percentile bootstrap intervals of {CONFIDENCE:.0%} over the items of a set "
@@ -78,38 +94,59 @@ def _suite(name: str, evaluation: Evaluation, plots: bool) -> str:
         some = next(iter(row.values())).outcome
         better = _ARROWS.get(some.better, some.better)
         cells = figure_cells(evaluation, row)
-        rows.append([measure.set, measure.metric, better, str(some.n), *cells, some.note])
+        few = f"only {some.n} items: a hint, no result" if some.n < _FEW else ""
+        note = "; ".join(filter(None, (some.note, few)))
+        rows.append([measure.set, measure.metric, better, f"{some.n:,}", *cells, note])
     header = ["set", "measure", "better", "n", *evaluation.models, *shown, "note"]
     parts = [_section(name, header, rows)]
     if plots:
         ranked = {m: row for m, row in table.items() if any(r.outcome.ranked for r in row.values())}
         if ranked:
-            parts.append(_intervals(ranked, evaluation.models))
+            parts += [_intervals(ranked, evaluation.models), *_differences(ranked, evaluation)]
         parts += [_cosines(one, s, evaluation) for s, one in evaluation.cosines if s == name]
     return "\n".join(parts)
 
 
 def _intervals(table: dict[Measure, dict[str, Result]], models: list[str]) -> str:
     values = {model: [to_point(row.get(model)) for row in table.values()] for model in models}
-    rows = [f"{measure.set}: {measure.metric}" for measure in table]
-    return _image(to_svg(intervals_figure(rows, values)), "values and intervals")
+    return _image("values and intervals", partial(intervals_figure, _labels(table), values))
+
+
+def _differences(table: dict[Measure, dict[str, Result]], evaluation: Evaluation) -> list[str]:
+    found: dict[str, dict[Measure, Point]] = {}
+    for one in evaluation.comparisons():
+        if one.measure in table:
+            value, around = one.difference.value, one.difference.interval
+            ends = (value, value) if around is None else (around.low, around.high)
+            found.setdefault(f"{one.first} - {one.second}", {})[one.measure] = (value, *ends)
+    if not found:
+        return []
+    values = {name: [points.get(measure, _NOTHING) for measure in table]
+              for name, points in found.items()}  # fmt: skip
+    draw = partial(differences_figure, _labels(table), values)
+    return [_image("paired differences and their intervals", draw)]
+
+
+def _labels(table: Iterable[Measure]) -> list[str]:
+    return [f"{measure.set}: {measure.metric}" for measure in table]
 
 
 def _cosines(name: str, suite: str, evaluation: Evaluation) -> str:
     row = evaluation.cosines[suite, name]
     some = next(iter(row.values()))
-    drawn = cosine_distributions_svg(
-        {model: (samples.positives, samples.negatives) for model, samples in row.items()},
-        (some.positive_label, some.negative_label),
-    )
-    return f"<h3>{escape(name)}: cosines</h3>" + _image(drawn, f"cosines of {name}")
+    panels = {model: (samples.positives, samples.negatives) for model, samples in row.items()}
+    labels = (some.positive_label, some.negative_label)
+    draw = partial(cosines_figure, panels, labels)
+    return f"<h3>{escape(name)}: cosines</h3>" + _image(f"cosines of {name}", draw)
 
 
 def _section(title: str, header: list[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a heading and a table; nothing where there are no rows."""
+    """Return a heading and a table, without columns that are empty; nothing without rows."""
     if not rows:
         return ""
-    lines = [_line("th", header)] * bool(header) + [_line("td", row) for row in rows]
+    kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows)]
+    lines = [_line("th", [header[i] for i in kept])] if header else []
+    lines += [_line("td", [row[i] for i in kept]) for row in rows]
     table = f'<div class="wide"><table>{"".join(lines)}</table></div>'
     return f"<h2>{escape(title)}</h2>\n{table}"
 
@@ -118,6 +155,13 @@ def _line(tag: str, cells: Iterable[str]) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>\n"
 
 
-def _image(svg: bytes, alt: str) -> str:
-    source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode('ascii')}"
-    return f'<div class="wide"><img alt="{escape(alt)}" src="{source}"></div>'
+def _image(alt: str, draw: Callable[..., Figure]) -> str:
+    """Return a picture, which is drawn once more, narrow, for phones."""
+    first, other = (
+        f"data:image/svg+xml;base64,{base64.b64encode(to_svg(draw(narrow=small))).decode('ascii')}"
+        for small in (False, True)
+    )
+    return (
+        f'<picture><source media="(max-width: 40rem)" srcset="{other}">'
+        f'<img alt="{escape(alt)}" src="{first}"></picture>'
+    )

@@ -32,7 +32,7 @@ def plot_cosine_distributions(
     The figure follows Figure 7 of Mirror-BERT (EMNLP 2021). `panels` maps a title to (cosines of
     positive pairs, cosines of negative pairs), and `title` is that of the whole figure.
     """
-    save_png(_cosine_figure(panels, ("synonyms", "random")), path, title)
+    save_png(cosines_figure(panels, ("synonyms", "random")), path, title)
 
 
 def plot_grades(path: Path, panels: dict[str, dict[str, Cosines]], *, title: str) -> None:
@@ -56,35 +56,78 @@ def plot_grades(path: Path, panels: dict[str, dict[str, Cosines]], *, title: str
     save_png(figure, path, title)
 
 
-def cosine_distributions_svg(
-    panels: dict[str, tuple[Cosines, Cosines]], labels: tuple[str, str]
-) -> bytes:
-    """Return the same figure as SVG, with these labels of the positive and the negative pairs."""
-    return to_svg(_cosine_figure(panels, labels))
+def cosines_figure(
+    panels: dict[str, tuple[Cosines, Cosines]], labels: tuple[str, str], *, narrow: bool = False
+) -> Figure:
+    """Plot the same histograms, with these labels of the positive and the negative pairs.
+
+    A narrow figure is for phones: its panels stand one under the other.
+    """
+    figure = new_figure(4, 3 * len(panels)) if narrow else new_figure(5 * len(panels), 3.4)
+    lowest = min((cosines.min() for pair in panels.values() for cosines in pair), default=0.0)
+    bins = np.arange(np.floor(lowest * 40) / 40, 1.0251, 0.025).tolist()
+    for (title, pair), axes in zip(
+        panels.items(), _panels(figure, len(panels), narrow=narrow), strict=True
+    ):
+        for cosines, label, colour in zip(pair, labels, COLOURS, strict=False):
+            axes.hist(cosines, bins, density=True, alpha=0.45, color=colour)
+            axes.axvline(cosines.mean(), color=colour, linewidth=1)
+            # Just above the panel, on the outer side of the means, where no bar is.
+            outside = "left" if cosines.mean() == max(one.mean() for one in pair) else "right"
+            axes.annotate(f" {label} {cosines.mean():.2f} ", (cosines.mean(), 1), color=colour,
+                          xycoords=("data", "axes fraction"), ha=outside, fontsize=9)  # fmt: skip
+        apart = pair[0].mean() - pair[1].mean()
+        axes.set_title(f"{title}: means {apart:.2f} apart", fontsize=10, pad=18)
+        axes.set_xlabel("cosine")
+    figure.axes[0].set_ylabel("density")
+    return figure
 
 
-def intervals_figure(rows: list[str], values: dict[str, list[Point]]) -> Figure:
+def intervals_figure(
+    rows: list[str],
+    values: dict[str, list[Point]],
+    *,
+    label: str = "value with its interval; further right is better",
+    narrow: bool = False,
+) -> Figure:
     """Plot values with confidence intervals one under the other, and each series in a colour.
 
     `values` maps a series, such as a model, to (value, low, high) of each row, NaN for no value.
+    `label` is that of the axis. A narrow figure is for phones: its labels stand above their rows.
     """
-    figure = new_figure(8, 1.1 + 0.34 * len(rows) * max(1, len(values) * 0.6))
+    height = 1.1 + (0.34 + 0.2 * narrow) * len(rows) * max(1, len(values) * 0.6)
+    figure = new_figure(4 if narrow else 8, height)
     (axes,) = _panels(figure, 1)
     for i, (model, points) in enumerate(values.items()):
         table = np.array(points)
-        height = np.arange(len(rows)) + 0.22 * (i - (len(values) - 1) / 2)
+        place = np.arange(len(rows)) + 0.22 * (i - (len(values) - 1) / 2)
         around = np.abs(table[:, 1:].T - table[:, 0])
         colour = COLOURS[i % len(COLOURS)]
-        axes.errorbar(table[:, 0], height, xerr=around, fmt="o", ms=4, label=model, color=colour)
+        axes.errorbar(table[:, 0], place, xerr=around, fmt="o", ms=4, label=model, color=colour)
     for edge in np.arange(len(rows) - 1) + 0.5:
         axes.axhline(edge, color="0.9", linewidth=0.8)
-    axes.set_yticks(range(len(rows)), rows)
+    axes.set_yticks(range(len(rows)), [""] * len(rows) if narrow else rows)
+    for i, row in enumerate(rows if narrow else ()):
+        axes.annotate(row, (0.01, i - 0.46), xycoords=("axes fraction", "data"), va="top",
+                      fontsize=8)  # fmt: skip
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.margins(x=0.08)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", alpha=0.3)
-    axes.set_xlabel("value with its interval; further right is better")
-    figure.legend(frameon=False, loc="outside upper left", ncols=4)
+    axes.set_xlabel(label)
+    figure.legend(frameon=False, loc="outside upper left", ncols=2 if narrow else 4)
+    return figure
+
+
+def differences_figure(
+    rows: list[str], values: dict[str, list[Point]], *, narrow: bool = False
+) -> Figure:
+    """Plot differences, such as "first - second", with their intervals and a line at 0."""
+    what = "difference" if narrow else "difference on the same samples"
+    figure = intervals_figure(
+        rows, values, label=f"{what}; right of 0 the first is better", narrow=narrow
+    )
+    figure.axes[0].axvline(0, color="0.3", linewidth=1)
     return figure
 
 
@@ -141,28 +184,10 @@ def to_svg(figure: Figure) -> bytes:
     return out.getvalue()
 
 
-def _cosine_figure(panels: dict[str, tuple[Cosines, Cosines]], labels: tuple[str, str]) -> Figure:
-    figure = new_figure(5 * len(panels), 3.4)
-    lowest = min((cosines.min() for pair in panels.values() for cosines in pair), default=0.0)
-    bins = np.arange(np.floor(lowest * 40) / 40, 1.0251, 0.025).tolist()
-    for (title, pair), axes in zip(panels.items(), _panels(figure, len(panels)), strict=True):
-        for cosines, label, colour in zip(pair, labels, COLOURS, strict=False):
-            axes.hist(cosines, bins, density=True, alpha=0.45, color=colour)
-            axes.axvline(cosines.mean(), color=colour, linewidth=1)
-            # Just above the panel, on the outer side of the means, where no bar is.
-            outside = "left" if cosines.mean() == max(one.mean() for one in pair) else "right"
-            axes.annotate(f" {label} {cosines.mean():.2f} ", (cosines.mean(), 1), color=colour,
-                          xycoords=("data", "axes fraction"), ha=outside, fontsize=9)  # fmt: skip
-        apart = pair[0].mean() - pair[1].mean()
-        axes.set_title(f"{title}: means {apart:.2f} apart", fontsize=10, pad=18)
-        axes.set_xlabel("cosine")
-    figure.axes[0].set_ylabel("density")
-    return figure
-
-
-def _panels(figure: Figure, count: int) -> list[Axes]:
-    """Add panels side by side, which share their axes and have no frame."""
-    found = figure.subplots(1, count, sharex=True, sharey=True, squeeze=False)[0].tolist()
+def _panels(figure: Figure, count: int, *, narrow: bool = False) -> list[Axes]:
+    """Add panels, side by side if not narrow, which share their axes and have no frame."""
+    shape = (count, 1) if narrow else (1, count)
+    found = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False).ravel().tolist()
     for axes in found:
         axes.spines[["top", "right"]].set_visible(False)
     return list(found)

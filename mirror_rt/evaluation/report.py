@@ -71,13 +71,13 @@ def describe_difference(found: Difference) -> str:
 
 
 def describe_comparison(one: Comparison) -> str:
-    """Say in words whether a difference is shown, and in favour of which model."""
-    first, second, found = one.first, one.second, one.difference
-    if not found.shown:
-        return f"{NO_DIFFERENCE}: {first} - {second} = {describe_difference(found)}"
-    if found.value < 0:  # name the better one first
-        first, second, found = second, first, -found
-    return f"{first} is better than {second}: {describe_difference(found)}"
+    """Say in words whether a difference is shown, and in favour of which model.
+
+    A difference is always the first model minus the second, as in JSON and in the plots.
+    """
+    better = one.first if one.difference.value > 0 else one.second
+    found = f"{better} is better" if one.difference.shown else NO_DIFFERENCE
+    return f"{found}: {one.first} - {one.second} = {describe_difference(one.difference)}"
 
 
 def figure_cells(evaluation: Evaluation, row: dict[str, Result]) -> list[str]:
@@ -142,7 +142,7 @@ def _most(compared: list[Comparison]) -> str:
     """Describe the largest difference, as a gain of the better model."""
     one = max(compared, key=lambda one: abs(one.difference.value))
     value, found = abs(one.difference.value), one.difference.interval
-    figures = f"+{value:.3f}"
+    figures = f"by {value:.3f}"
     if found is not None:
         low, high = sorted((abs(found.low), abs(found.high)))
         figures += f", interval {low:.3f} to {high:.3f}"

@@ -2,20 +2,24 @@
 
 import itertools
 import json
+import os
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mirror_rt import DataError, ModelError
 from mirror_rt.cli import evaluate as evaluate_command
+from mirror_rt.evaluation.html import _section
 from mirror_rt.evaluation.models import EvaluatedModel
-from mirror_rt.evaluation.report import summaries, verdict
+from mirror_rt.evaluation.report import describe_comparison, summaries, verdict
 from mirror_rt.evaluation.run import Evaluation, Measure, Result, evaluate_sets
 from mirror_rt.evaluation.suites import SuiteOptions, find_sets
 from mirror_rt.evaluation.suites.base import Outcome, evaluation_splits, language_of
 from mirror_rt.evaluation.suites.sentences import AVERAGED
+from paths import ROOT
 
 SUITES = ["words", "sentences", "linking", "qnli", "clws", "bli", "geometry"]
 
@@ -366,13 +370,32 @@ def test_the_verdict_of_known_figures():
     better = known([(0.5, 0.7, 0.0), (0.4, 0.5, 0.02), (0.6, 0.5, 0.04), (0.5, 0.51, 0.1)])
     (words,) = summaries(better)
     assert words == (
-        "b is better than a on 2 of 4 measures (most on m0, spearman: +0.200, interval 0.200 to "
-        "0.200), and worse on 1 (m2, spearman: +0.100, interval 0.062 to 0.138); no "
+        "b is better than a on 2 of 4 measures (most on m0, spearman: by 0.200, interval 0.200 to "
+        "0.200), and worse on 1 (m2, spearman: by 0.100, interval 0.062 to 0.138); no "
         "difference is shown on the other 1."
     )
     (words,) = summaries(known([(0.5, 0.51, 0.1)]))
     assert words == "No difference between a and b is shown on 1 measure."
     assert summaries(Evaluation(["a"])) == []
+    assert [describe_comparison(one)[:30] for one in better.comparisons()] == [
+        "b is better: a - b = -0.2000 [", "b is better: a - b = -0.1000 [",
+        "a is better: a - b = +0.1000 [", "no difference shown: a - b = -",
+    ]  # fmt: skip
+
+
+def test_a_section_of_the_report():
+    """A column that is empty in all rows is left out."""
+    page = _section("A table", ["set", "note", "n"], [["x", "", "1"], ["y", "", "2"]])
+    assert "note" not in page
+    assert page.count("<td>") == 4
+
+
+def test_few_items_are_only_a_hint(report):
+    for row in re.findall(r"<tr>(<td>.*?)</tr>", report[2], re.DOTALL):
+        if counted := re.search(r"<td>(?:.*?)(?:higher|lower|to 0)</td><td>([0-9,]+)</td>", row):
+            few = int(counted[1].replace(",", "")) < 50
+            assert few == ("a hint, no result" in row), row
+    assert "only 40 items: a hint, no result" in report[2]
 
 
 def test_the_report_begins_with_the_verdict(report):
@@ -389,17 +412,19 @@ def test_the_report_begins_with_the_verdict(report):
 @pytest.mark.browser
 def test_the_report_in_a_browser(report, browser, tmp_path):
     (tmp_path / "report.html").write_text(report[2])
+    folder = Path(os.environ.get("MIRROR_RT_ARTEFACTS", ROOT / "build"))
     for width, scheme in itertools.product((1280, 390), ("light", "dark")):
         browser.show_as(width, scheme)
         browser.call("Page.navigate", url=(tmp_path / "report.html").as_uri())
         browser.wait_for("document.querySelector('.verdict') !== null")
         browser.check_readable()
+        browser.screenshot(folder / f"report-{width}-{scheme}.png")
+        narrow = browser.evaluate("[...document.images].every(i => i.currentSrc !== i.src)")
+        assert narrow == (width == 390), "phones have pictures of their own"
     assert {url.partition(":")[0] for url in browser.requested} <= {"about", "file", "data"}
 
 
 def test_splits_and_languages_from_names(tmp_path):
-    from pathlib import Path
-
     names = ["a-test.tsv", "a-dev.tsv", "a-train.tsv", "b-dev.tsv", "c.tsv"]
     taken = evaluation_splits(Path(name) for name in names)
     assert [path.name for path in taken] == ["a-test.tsv", "b-dev.tsv", "c.tsv"]
