@@ -81,7 +81,8 @@ def ratio(state, figures, figure, ours, theirs):
 
 
 def table(about, state, figures):
-    texts = " and ".join(f"{count} {name}" for name, count in about["texts"].items())
+    """Return the lines of the figures, which the guide shows, too."""
+    texts = " and ".join(f"{count:,} {name}" for name, count in about["texts"].items())
     lines = [
         f"{about['machine']} ({about['class']}), {about['threads']} threads, {about['date']}; "
         f"medians of {len(state['rounds'])} rounds over {texts} texts; cosines with the vectors of "
@@ -93,8 +94,8 @@ def table(about, state, figures):
     ]
     for name, f in figures.items():
         cells = [
-            shown(f, "mixed", "{:.0f}"),
-            shown(f, "short", "{:.0f}"),
+            shown(f, "mixed", "{:,.0f}"),
+            shown(f, "short", "{:,.0f}"),
             shown(f, "mean_cosine", "{:.5f}"),
             shown(f, "least_cosine", "{:.5f}"),
             shown(f, "p50_ms", "{:.2f} ms"),
@@ -104,8 +105,7 @@ def table(about, state, figures):
             "{mixed}, {short}".format(**state["batch"][name]) if name in state["batch"] else "",
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += [f"| {name} | left out: {why} |" for name, why in state["left_out"].items()]
-    return [*lines, "", *callers(state), *goals(state, figures), "", versions()]
+    return lines
 
 
 def shown(figures, key, form):
@@ -158,14 +158,19 @@ def write_report(folder, about, state, docs):
     }
     report = {"about": about, "medians": figures, "ratios": ratios, "state": state}
     stem.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
-    text = "\n".join(table(about, state, figures)) + "\n"
+    lines = table(about, state, figures)
+    rest = [f"| {name} | left out: {why} |" for name, why in state["left_out"].items()]
+    rest += ["", *callers(state), *goals(state, figures), "", versions(), ""]
+    text = "\n".join([*lines, *rest])
     stem.with_suffix(".md").write_text(f"# The encoder and its peers\n\n{text}")
     plot(stem.with_suffix(".png"), about, figures)
     print(f"\n{text}\nwritten: {stem}.json, .md, .png")
     if docs is not None:
-        before, _, rest = docs.read_text(encoding="utf-8").partition(BEGIN)
-        _, _, after = rest.partition(END)
-        docs.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
+        before, _, old = docs.read_text(encoding="utf-8").partition(BEGIN)
+        lines += ["", f"[The report](../../benchmarks/results/{stem.name}.md) has the versions of all "
+                  "packages, 64 callers at once, and the goals.", ""]  # fmt: skip
+        shown_there = "\n".join(["", "", *lines, ""])
+        docs.write_text(f"{before}{BEGIN}{shown_there}{END}{old.partition(END)[2]}", "utf-8")
 
 
 def plot(path, about, figures):
