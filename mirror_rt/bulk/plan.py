@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,10 @@ from mirror_rt.bulk.options import BulkConfig, DatasetConfig
 from mirror_rt.bundle.onnx_files import digest_of, read_manifest
 from mirror_rt.bundle.pack_index import refuse_pack
 from mirror_rt.errors import DataError, ProviderError
-from mirror_rt.inference.devices import on_card
-from mirror_rt.inference.engines import engine_version
+from mirror_rt.inference.engines import engine_version, providers_here
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.openvino.runner import resolve_openvino
-from mirror_rt.inference.providers import CPU, NATIVE, OPENVINO, candidates
-from mirror_rt.inference.session import import_onnxruntime
-from mirror_rt.inference.shared_libraries import nvidia_cards
+from mirror_rt.inference.providers import CPU, NATIVE, OPENVINO
 from mirror_rt.io.atomic import sha256
 from mirror_rt.pipeline.options import EncodeOptions
 
@@ -64,7 +60,7 @@ def _vector_plan(folder: Path, load: LoadOptions, options: EncodeOptions) -> dic
     values, ranges = asdict(load) | asdict(options), options.ranges
     return {
         **{name: value for name, value in values.items() if name not in _NO_CHANGE_OF_VECTORS},
-        **_engine(load),
+        **_engine(folder, load),
         "provider_options": {name: str(value) for name, value in load.provider_options.items()},
         **({"errors": "zero"} if options.errors == "zero" else {}),
         "ranges": None if ranges is None else np.asarray(ranges).tolist(),
@@ -105,21 +101,17 @@ def refuse_other_plan(folder: object, before: dict[str, Any], plan: dict[str, An
             )
 
 
-def _engine(load: LoadOptions) -> dict[str, Any]:
+def _engine(folder: Path, load: LoadOptions) -> dict[str, Any]:
     """Return what computes the vectors on this machine, and its version."""
     load = resolve_openvino(load)
-    versions = engine_version(load.providers)
     if load.providers in (NATIVE, OPENVINO):
-        return {"providers": [load.providers], "variant": load.variant, **versions}
-    return {"providers": _providers(load, import_onnxruntime()), **versions}
-
-
-def _providers(load: LoadOptions, onnxruntime: ModuleType) -> list[str]:
-    """Return the execution providers that the options lead to on this machine."""
+        name = str(load.providers)
+        return {"providers": [name], "variant": load.variant, **engine_version(name)}
+    manifest = read_manifest(folder, pooling=load.pooling)
     try:
-        names = candidates(load.providers, onnxruntime, allow_fallback=False)[0]
+        names = providers_here(folder, manifest, replace(load, allow_fallback=False))
     except ProviderError:
         if not load.allow_fallback:
             raise
-        return [CPU]  # a warning is logged when the bundle is loaded
-    return [CPU] if on_card(names[0]) and nvidia_cards() == 0 else names
+        names = [CPU]  # a warning is logged when the bundle is loaded
+    return {"providers": names, **engine_version(names[0])}

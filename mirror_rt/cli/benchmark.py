@@ -74,7 +74,8 @@ class Benchmark(Invocation):
         about["load_seconds"] = time.perf_counter() - began
         print(
             f"{self.model}, {about['variant']}, {about['provider']}, {about['threads']} threads, "
-            f"{about['machine']}; loaded in {about['load_seconds']:.2f} s"
+            f"{about['machine']}; loaded in {about['load_seconds']:.2f} s\n"
+            f"{about['provider']}: {about['provider_reason']}"
         )
         cells = self._measure_all(encoder, options)
         about["peak_memory_mb"] = peak_memory_mb()
@@ -132,6 +133,7 @@ class Benchmark(Invocation):
                 encoder.variant.precision,  # made of another variant while loading
             ),
             "provider": encoder.providers[0],
+            "provider_reason": encoder.provider_reason,
             "devices": encoder.devices,
             "threads": load.threads or available_cpus(),
             "batch_size": options.batch_size,

@@ -17,8 +17,8 @@ class Doctor(Invocation):
     """Examine this installation, and a bundle.
 
     Looks at versions, execution providers, the libraries of CUDA, the processors that this process
-    may use, the native extension and the cache folder; of a bundle, loads it and compares its
-    vectors. Ends with 1 where there is a fault.
+    may use, the native extension and the cache folder; loads a bundle, says
+    which engine runs it and why, and compares its vectors. Ends with 1 where there is a fault.
 
     Examples:
         mirror-rt doctor

@@ -29,6 +29,7 @@ from mirror_rt.inference.providers import CUDA, NATIVE, installed
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.inference.shared_libraries import (
     INSTALL_DRIVER,
+    card_files,
     cuda_library,
     driver_fault,
     missing_libraries,
@@ -100,7 +101,11 @@ def _onnxruntime() -> Iterator[Finding]:
     try:
         onnxruntime = import_onnxruntime()
     except MissingDependencyError:
-        yield Finding("onnxruntime", "fault", "not installed", "pip install 'mirror-rt[cpu]'")
+        said = "not installed: the native engine runs the BERT family and ModernBERT without it"
+        yield Finding("onnxruntime", "ok", f"{said}; others need pip install 'mirror-rt[cpu]'")
+        if card_files():
+            mend = "pip install 'mirror-rt[gpu]'"
+            yield Finding("cuda", "warning", "a card, and no onnxruntime to run on it", mend)
         return
     except ImportError as error:
         mend = _MENDS_WHEELS.format(" ".join(wheels) or "onnxruntime", "cpu")
@@ -167,7 +172,8 @@ def _extension() -> Iterator[Finding]:
     sets = _core.vector_instruction_sets()
     yield Finding("extension", "ok", f"{_core.__file__}, instruction set {sets[-1]}")
     best = _core.engine_instruction_sets()[-1]
-    yield Finding("engine", "ok", f"--providers native runs with instruction set {best}")
+    said = f"instruction set {best}; auto takes it for bundles that it can run where CUDA runs none"
+    yield Finding("engine", "ok", said)
 
 
 def _cache() -> Iterator[Finding]:
@@ -189,6 +195,7 @@ def _self_test(model: str | Path, load: LoadOptions) -> Iterator[Finding]:
             together = encoder.encode(_REFERENCE, normalize_embeddings=True)
             alone = np.array([encoder.encode(t, normalize_embeddings=True) for t in _REFERENCE])
             precision, provider = encoder.variant.precision, encoder.providers[0]
+            why = encoder.provider_reason
             yield from _attention(encoder.manifest)
     except MirrorError as error:
         yield Finding("model", "fault", str(error), _mend(error))
@@ -197,8 +204,8 @@ def _self_test(model: str | Path, load: LoadOptions) -> Iterator[Finding]:
     length = float(np.abs(np.linalg.norm(together, axis=1) - 1).max())
     allowed = 0.0 if provider == NATIVE else _AGREE[precision]
     detail = (
-        f"{model}: {precision} on {provider}; {len(_REFERENCE)} texts, alone and in a batch, "
-        f"differ by {difference:.1e} at most ({allowed:.0e} is allowed)"
+        f"{model}: {precision} on {provider} ({why}); {len(_REFERENCE)} texts, alone and in a "
+        f"batch, differ by {difference:.1e} at most ({allowed:.0e} is allowed)"
     )
     if difference <= allowed and length <= 1e-3:
         yield Finding("model", "ok", detail)

@@ -91,8 +91,13 @@ class Encoder(BatchEncoder):
 
     @property
     def providers(self) -> list[str]:
-        """The execution providers in use, the first preferred."""
+        """The execution providers in use, the first preferred; `["native"]` for the engine."""
         return self._model.runner.providers
+
+    @property
+    def provider_reason(self) -> str:
+        """Why these providers run the bundle, and why others do not, in words."""
+        return self._model.runner.why
 
     @property
     def variant(self) -> Variant:

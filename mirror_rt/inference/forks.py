@@ -11,8 +11,12 @@ from typing import Protocol
 class Forgetful(Protocol):
     """Holds objects of a library whose threads are gone in a forked process."""
 
-    def forget(self) -> None:
-        """Drop these objects in a forked process, without freeing them."""
+    def forget(self) -> bool:
+        """Drop these objects in a forked process, without freeing them.
+
+        Returns:
+            Whether the library waits for its threads at the end of a process.
+        """
 
 
 _held: weakref.WeakSet[Forgetful] = weakref.WeakSet()
@@ -32,14 +36,13 @@ def _after_fork() -> None:
     holders = list(_held)
     if not holders:
         return
-    for holder in holders:
-        holder.forget()
+    waits = sum(holder.forget() for holder in holders)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # else `tokenizers` waits for its own
     # onnxruntime and OpenVINO also wait for their threads at the end of a process that calls exit()
     # (gunicorn's workers do, multiprocessing does not). Exit handlers run from the last to the
     # first, so this one ends the process before theirs run.
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):
+    if waits and hasattr(libc, "on_exit"):
         libc.on_exit(libc._exit, None)
 
 

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mirror_rt.bundle.manifest import Manifest, Variant
-from mirror_rt.errors import ConfigError, Setting
+from mirror_rt.errors import ConfigError, MissingDependencyError, Setting
 from mirror_rt.inference.devices import choose_devices, device_name, memory_of, with_options
+from mirror_rt.inference.engines import attempts, find_native, openvino_offer
 from mirror_rt.inference.graph_files import check_graph, loadable
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.loaded_graph import LoadedGraph, Replicas
@@ -20,7 +21,6 @@ from mirror_rt.inference.providers import (
     NATIVE,
     OPENVINO,
     Providers,
-    candidates,
     not_started,
     why_not,
 )
@@ -31,6 +31,12 @@ logger = logging.getLogger("mirror_rt")
 # The variants to use where none is requested, best first. The CPU is not listed because fp32 is
 # right for it: there fp16 is slower, and int8 gives different vectors.
 _BEST = {CUDA: ("fp16-cuda", "fp16", "fp32-cuda", "fp32")}
+# Why `"auto"` takes a provider.
+_BY_AUTO = {
+    CUDA: "auto takes a card where CUDA starts",
+    NATIVE: "auto takes the native engine where no card is used",
+    CPU: "auto takes onnxruntime where nothing else runs the bundle",
+}
 # The provider option `sdpa_kernel`, which adds up the kernels of an attention that may be taken:
 # flash, CUTLASS's, TensorRT's two, and none that is fused. cuDNN's (8) builds a plan for each new
 # number of texts and tokens, which takes longer than a run, and keeps it; so it is for sessions of
@@ -42,52 +48,88 @@ def open_variant(
     folder: Path, manifest: Manifest, options: LoadOptions
 ) -> tuple[LoadedGraph, Variant]:
     """Open a graph of a bundle under the best provider that starts, on each of its devices."""
+    if options.providers == OPENVINO:
+        from mirror_rt.inference.openvino.runner import resolve_openvino
+
+        options = resolve_openvino(options)
+    asked, failures = options.providers, list[str]()
+    if asked in (NATIVE, OPENVINO):
+        runner, variant = _open_named(folder, manifest, options)
+    else:
+        runner, variant = _open_first(folder, manifest, options, failures)
+    best = runner.providers[0]
+    said = _BY_AUTO.get(best, "auto takes it") if asked == "auto" else f"providers={asked!r}"
+    runner.why = "; ".join([said, *failures])
+    where = ", ".join(map(device_name, runner.devices))
+    logger.info("%s runs under %s on %s: %s", runner.graph, best, where, runner.why)
+    if asked == "auto" and best in (CPU, NATIVE) and logger.isEnabledFor(logging.INFO):
+        _mention_openvino()
+    return runner, variant
+
+
+def _open_named(
+    folder: Path, manifest: Manifest, options: LoadOptions
+) -> tuple[LoadedGraph, Variant]:
+    """Open a graph in an engine that was asked for by its name, in place of onnxruntime."""
     if options.providers == NATIVE:
         from mirror_rt.inference.native.runner import open_native
 
         return open_native(folder, manifest, options)
-    if options.providers == OPENVINO:
-        from mirror_rt.inference.openvino.runner import open_openvino, resolve_openvino
+    from mirror_rt.inference.openvino.runner import open_openvino
 
-        options = resolve_openvino(options)
-        if options.providers == OPENVINO:
-            return open_openvino(folder, manifest, options)
+    return open_openvino(folder, manifest, options)
+
+
+def _open_first(
+    folder: Path, manifest: Manifest, options: LoadOptions, failures: list[str]
+) -> tuple[LoadedGraph, Variant]:
+    """Open a graph under the first provider that starts; `failures` says why others do not."""
     asked = options.providers
-    onnxruntime = import_onnxruntime()
-    for attempt, providers in enumerate(
-        candidates(asked, onnxruntime, allow_fallback=options.allow_fallback)
-    ):
+    for providers in attempts(options):
         best = providers[0]
-        reason = why_not(best, onnxruntime)
+        if best == NATIVE:
+            found = find_native(folder, manifest, options)
+            if not isinstance(found, str):
+                from mirror_rt.inference.native.runner import open_native
+
+                return open_native(folder, manifest, *found)
+            failures.append(f"{NATIVE} does not run it: {found}")
+            continue
+        if best == CPU and _names_card(asked):
+            options = _without_card(options)
+        reason = why_not(best, _onnxruntime(folder, manifest, options, failures))
         if reason is None:
             chosen = _choose(folder, manifest, options.variant, best)
-            if best == CPU and (attempt > 0 or _names_card(asked)):  # in the place of a card
-                options = replace(options, devices=None, cuda_graphs=False, provider_options={})
-            opener = _Opener(folder, manifest, providers, options)
             try:
-                runner = opener.open(chosen)
+                return _Opener(folder, manifest, providers, options).open(chosen), chosen
             except NotStarted as error:
                 reason = str(error)
-            else:
-                where = ", ".join(map(device_name, runner.devices))
-                logger.info("%s runs under %s on %s", runner.graph, best, where)
-                if asked == "auto" and best == CPU and logger.isEnabledFor(logging.INFO):
-                    _mention_openvino()
-                return runner, chosen
         not_started(best, reason, providers=asked, allow_fallback=options.allow_fallback)
+        failures.append(f"{best} does not start: {reason}")
+        options = _without_card(options)
     raise AssertionError("the last candidate starts, or not_started raises")
 
 
-def _mention_openvino() -> None:
-    from mirror_rt.inference.engines import openvino_offer
+def _onnxruntime(
+    folder: Path, manifest: Manifest, options: LoadOptions, failures: list[str]
+) -> Any:
+    """Import onnxruntime, or raise an error that says what is missing for every engine."""
+    try:
+        return import_onnxruntime()
+    except MissingDependencyError as error:
+        if options.verify:  # a changed file would be the reason
+            manifest.verify(folder, manifest.files_of([options.variant]))
+        raise MissingDependencyError("; ".join([str(error), *failures])) from error
 
+
+def _mention_openvino() -> None:
     if offer := openvino_offer():
         logger.info("OpenVINO is installed: %s", offer)
 
 
 def exact_variant(folder: Path, manifest: Manifest, than: Variant, provider: str) -> Variant | None:
     """Return the fp32 graph that can stand in for a less precise one, or None."""
-    if than.precision == "fp32" or provider == NATIVE:
+    if than.precision == "fp32":
         return None
     for variant in manifest.variants.values():
         if variant.precision == "fp32" and _runs(folder, variant, provider):
@@ -103,10 +145,12 @@ def open_exact(
     options: LoadOptions,
 ) -> LoadedGraph:
     """Open the graph of `exact_variant` under the same provider, on the first device."""
-    if runner.providers[0] == OPENVINO:
-        from mirror_rt.inference.openvino.runner import open_openvino
-
-        return open_openvino(folder, manifest, replace(options, variant="fp32"))[0]
+    if runner.providers[0] in (NATIVE, OPENVINO):
+        named = cast(Providers, runner.providers[0])
+        options = replace(options, variant="fp32", providers=named)
+        if named == NATIVE:
+            options = _without_card(options)
+        return _open_named(folder, manifest, options)[0]
     first = [number for number in runner.devices[:1] if number is not None] or None
     options = replace(options, devices=first, cuda_graphs=False)
     return _Opener(folder, manifest, runner.providers, options).open(exact)
@@ -204,6 +248,11 @@ def _names_card(asked: Providers) -> bool:
     return first not in ("auto", "cpu", CPU)
 
 
+def _without_card(options: LoadOptions) -> LoadOptions:
+    """Return the options of what runs in the place of a card, and gets none for one."""
+    return replace(options, devices=None, cuda_graphs=False, provider_options={})
+
+
 def _refuse_on_cpu(options: LoadOptions) -> None:
     """Raise ConfigError for options that have no meaning on the CPU."""
     for name in ("cuda_graphs", "provider_options"):
@@ -236,6 +285,6 @@ def _choose(folder: Path, manifest: Manifest, name: str | None, provider: str) -
 
 
 def _runs(folder: Path, variant: Variant, provider: str) -> bool:
-    return (variant.target == "cpu" or provider not in (CPU, OPENVINO)) and (
+    return (variant.target == "cpu" or provider not in (CPU, NATIVE, OPENVINO)) and (
         folder / variant.file
     ).is_file()

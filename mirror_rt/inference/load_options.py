@@ -47,20 +47,22 @@ class LoadOptions:
     Attributes:
         variant: which graph of the bundle (`fp32`, `fp16`, `int8`, `fp16-cuda` ...); by default
             `fp32` on the CPU (the first where the bundle has no `fp32`), and under CUDA for
-            the fastest that it has: `fp16-cuda`, `fp16`, `fp32-cuda`, `fp32`. With
-            `providers="native"` it is the precision of the products, `fp32`, `bf16` or `int8`,
-            whose weights are made of the fp32 graph while loading; with `"openvino"` it is
-            `fp32` or `bf16`, by default `bf16` on processors with AVX512-BF16 or AMX.
+            the fastest that it has: `fp16-cuda`, `fp16`, `fp32-cuda`, `fp32`. In the native
+            engine it is the precision of the products, whose weights are made of the fp32 graph
+            while loading: with `providers="native"` `fp32`, `bf16` or `int8`; with `"openvino"` it
+            is `fp32` or `bf16`, by default `bf16` on processors with AVX512-BF16 or AMX.
         revision: branch, tag or commit of a name on a model hub.
         offline: never ask the network: take a name from the local caches alone.
         verify: compare every file that the graph needs with its hash in the manifest.
         pooling: of plain ONNX files that declare none: `"mean"`, `"cls"` and so on; `"auto"` for
             the declared one. That of a bundle is in its graph.
-        providers: `"auto"` (CUDA where onnxruntime has it and there is a card, else the CPU),
-            `"cpu"`, `"cuda"`, or a list of onnxruntime execution providers; or
+        providers: `"auto"` (CUDA where onnxruntime has it and there is a card; else the engine of
+            this package where it can run the bundle with these options; else onnxruntime on the
+            CPU); `"cpu"` (onnxruntime), `"cuda"`, or a list of onnxruntime execution providers;
             `"native"`, the engine of this package, which runs the BERT family and ModernBERT on the
             CPU without onnxruntime; or `"openvino"`, which runs the same graphs as onnxruntime
             (`pip install 'mirror-rt[openvino]'`) and is never chosen by `"auto"`.
+            `Encoder.provider_reason` says why one was chosen.
         allow_fallback: run on the CPU, with a warning, where the provider that was asked for
             cannot start.
         threads: of one operator; by default all processors that this process may use, by its

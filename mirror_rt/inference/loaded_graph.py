@@ -21,12 +21,14 @@ class LoadedGraph(ABC):
         providers: execution providers, the preferred one first.
         outputs: names of the graph's outputs.
         devices: numbers of the cards that it runs on; [None] for the CPU.
+        why: why these providers run it, in words.
     """
 
     graph: Path
     providers: list[str]
     outputs: list[str]
     devices: list[int | None]
+    why: str = ""
 
     @property
     def replicas(self) -> Sequence[LoadedGraph]:

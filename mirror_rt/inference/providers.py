@@ -45,7 +45,7 @@ def candidates(
     if providers == "auto":
         if CUDA in available:
             return [[CUDA, CPU], [CPU]]
-        _say_that_cards_are_unused()
+        say_that_cards_are_unused()
         return [[CPU]]
     wanted = _SHORT.get(providers, [providers]) if isinstance(providers, str) else list(providers)
     missing = [name for name in wanted if name not in available]
@@ -62,13 +62,13 @@ def candidates(
 
 
 @functools.cache
-def _say_that_cards_are_unused() -> None:
-    """Say once in a process that this onnxruntime leaves a card idle, if there is one."""
+def say_that_cards_are_unused() -> None:
+    """Say once in a process that a card is idle for want of an onnxruntime with CUDA."""
     if card_files():
         logger.warning(
-            "there is an NVIDIA card, and this onnxruntime has no CUDA: running on the CPU. To use "
+            "there is an NVIDIA card, and no onnxruntime with CUDA: running on the CPU. To use "
             "the card: pip uninstall -y onnxruntime && pip install 'mirror-rt[gpu]'. To stay on "
-            "the CPU without this line: providers='cpu'"
+            "the CPU without this line: providers='native', or 'cpu' for onnxruntime"
         )
 
 

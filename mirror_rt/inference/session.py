@@ -176,12 +176,13 @@ class GraphSession(LoadedGraph):
         preferred = self._wanted[0]
         return (preferred if isinstance(preferred, str) else preferred[0]) == CPU
 
-    def forget(self) -> None:
+    def forget(self) -> bool:
         """Drop the parent's sessions in a forked process, where their threads do not exist."""
         self._opening, self._in_flight = threading.Lock(), []
         for held in (self._session, self._sleeping, self._bound):
             leak(held)
         self._session = self._sleeping = self._bound = None
+        return True
 
 
 def _width(shape: Sequence[Any]) -> int | None:

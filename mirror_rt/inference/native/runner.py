@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +12,13 @@ import numpy.typing as npt
 from mirror_rt import _core
 from mirror_rt.bundle.manifest import Manifest, Precision, Variant
 from mirror_rt.errors import BundleError, ClosedError, ConfigError, Setting
+from mirror_rt.inference.forks import forget_after_fork
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.loaded_graph import LoadedGraph
 from mirror_rt.inference.native.architecture import (
     Arguments,
     Embeddings,
+    Layer,
     distances,
     find_pooling,
     read_bert,
@@ -41,38 +44,60 @@ _KEPT_BYTES = 1 << 27
 _HINT = "the native engine cannot run it, onnxruntime can: pip install 'mirror-rt[cpu]'"
 
 
+class Recognised(NamedTuple):
+    """An encoder whose graph the engine can run, before its weights are read."""
+
+    graph: Graph
+    longest: int
+    embeddings: Embeddings
+    layers: list[Layer]
+    pooling: str
+
+
+def recognise(path: Path, manifest: Manifest) -> Recognised:
+    """Recognise the encoder of a bundle in one of its graphs, in float32.
+
+    Raises:
+        UnsupportedGraphError: the graph is not one that the engine can run.
+        BundleError: it is damaged.
+    """
+    graph, longest = Graph(path), manifest.max_length
+    try:
+        embeddings, layers = (read_modern if is_modern(graph) else read_bert)(graph)
+        hidden = check_sizes(graph, embeddings, layers, longest)
+        if manifest.pad_to is not None or manifest.dimension != hidden:
+            raise UnsupportedGraphError(f"{path} pads texts, or shortens their vectors")
+        return Recognised(graph, longest, embeddings, layers, find_pooling(graph))
+    except (ValueError, TypeError, ArithmeticError, LookupError) as error:
+        raise UnsupportedGraphError(f"{path}: {error}") from error
+
+
 class NativeRunner(LoadedGraph):
     """An encoder in the native engine; safe to use from several threads, and in forked processes.
 
     Args:
-        path: an ONNX file of the bundle, in float32.
+        encoder: the encoder, as `recognise` found it.
         precision: of the matrix products: `fp32`, `bf16` or `int8`.
-        longest: most tokens of a text, where the graph does not say it.
         options: say how many threads to use, and whether they spin.
 
     Raises:
-        BundleError: the graph is not one that the engine can run.
+        UnsupportedGraphError: the engine refuses a weight.
     """
 
-    def __init__(self, path: Path, precision: str, longest: int, options: LoadOptions) -> None:
-        self.graph = path
+    def __init__(self, encoder: Recognised, precision: str, options: LoadOptions) -> None:
+        self.graph = encoder.graph.path
         self.providers: list[str] = [NATIVE]
         self.outputs = ["sentence_embedding", "pooled_embedding", "last_hidden_state"]
         self.devices: list[int | None] = [None]
         self._threads = options.resolved_threads
         self._spins = _SPINS[options.resolved_spinning]
         self._encoder: _core.NativeEncoder | None
+        self._pooling = encoder.pooling
         try:
-            self._encoder, self._pooling = _build(Graph(path), precision, longest)
-        except UnsupportedGraphError as error:
-            raise BundleError(f"{error}; {_HINT}") from error
+            self._encoder = _pack(encoder, precision)
         except (ValueError, TypeError, ArithmeticError, LookupError) as error:
-            raise BundleError(f"{path}: {error}; {_HINT}") from error
-
-    @property
-    def dimension(self) -> int:
-        """The length of a vector."""
-        return self._open().hidden
+            raise UnsupportedGraphError(f"{self.graph}: {error}") from error
+        forget_after_fork(self)
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
         """Run a batch: float32 [rows, D], or [rows, length, D] for the vectors of its tokens.
@@ -108,6 +133,10 @@ class NativeRunner(LoadedGraph):
         """Free the memory once no run is in flight; every later run raises ClosedError."""
         self._encoder = None
 
+    def forget(self) -> bool:
+        """Keep all, which goes on in a forked process with other threads."""
+        return False
+
     def _open(self) -> _core.NativeEncoder:
         if self._encoder is None:
             raise ClosedError("this Encoder is closed: load it again with Encoder.load")
@@ -115,7 +144,7 @@ class NativeRunner(LoadedGraph):
 
 
 def open_native(
-    folder: Path, manifest: Manifest, options: LoadOptions
+    folder: Path, manifest: Manifest, options: LoadOptions, encoder: Recognised | None = None
 ) -> tuple[LoadedGraph, Variant]:
     """Open the fp32 graph of a bundle in the native engine.
 
@@ -123,6 +152,7 @@ def open_native(
         folder: folder of the bundle.
         manifest: manifest of the bundle.
         options: `variant` is `fp32` (None), `bf16` or `int8`, made of the fp32 graph.
+        encoder: what `recognise` found, if it has been asked already.
 
     Raises:
         BundleIntegrityError: a file is missing or was changed.
@@ -134,16 +164,17 @@ def open_native(
             raise ConfigError(
                 Setting(option, value), " is for NVIDIA cards, not for the provider native"
             )
-    variant = _variant(folder, manifest, options.variant)
-    path, longest = folder / variant.file, manifest.max_length
-    with manifest.verifying(folder, manifest.files_for([variant]) if options.verify else {}):
-        runner = NativeRunner(path, variant.precision, longest, options)
-    if manifest.pad_to is not None or manifest.dimension != runner.dimension:
-        raise BundleError(f"{folder} pads or shortens its vectors; {_HINT}")
-    return runner, variant
+    try:
+        variant = native_variant(folder, manifest, options.variant)
+        files = manifest.files_for([variant]) if options.verify else {}
+        with manifest.verifying(folder, files):
+            encoder = encoder or recognise(folder / variant.file, manifest)
+            return NativeRunner(encoder, variant.precision, options), variant
+    except UnsupportedGraphError as error:
+        raise BundleError(f"{error}; {_HINT}") from error
 
 
-def _variant(folder: Path, manifest: Manifest, name: str | None) -> Variant:
+def native_variant(folder: Path, manifest: Manifest, name: str | None) -> Variant:
     """Return the variant of the manifest, or one made of its fp32 graph."""
     precision = _PRECISIONS.get((name or "fp32").removesuffix("-native"))
     if precision is None:
@@ -155,17 +186,16 @@ def _variant(folder: Path, manifest: Manifest, name: str | None) -> Variant:
     for variant in manifest.variants.values():
         if (variant.precision, variant.target) == ("fp32", "cpu"):
             return replace(variant, precision=precision, target="native", parity=None)
-    raise BundleError(f"{folder} has no fp32 graph for the CPU; {_HINT}")
+    raise UnsupportedGraphError(f"{folder} has no fp32 graph for the CPU")
 
 
-def _build(graph: Graph, precision: str, longest: int) -> tuple[_core.NativeEncoder, str]:
-    """Pack the weights layer by layer; return the encoder and its pooling."""
-    embeddings, layers = (read_modern if is_modern(graph) else read_bert)(graph)
-    check_sizes(graph, embeddings, layers, longest)
-    pooling, relative = find_pooling(graph), layers[0].relative
+def _pack(encoder: Recognised, precision: str) -> _core.NativeEncoder:
+    """Pack the weights layer by layer."""
+    graph, longest, embeddings, layers, _ = encoder
+    relative = layers[0].relative
     arrays = _embeddings(graph, embeddings, longest)
     positions = len(arrays["positions"])
-    encoder = _core.NativeEncoder(
+    engine = _core.NativeEncoder(
         precision=precision,
         relative=distances(floats(graph, relative), positions) if relative else None,
         **arrays,
@@ -175,15 +205,15 @@ def _build(graph: Graph, precision: str, longest: int) -> tuple[_core.NativeEnco
     tables: dict[str, Floats | None] = {"": None}
     for number, layer in enumerate(layers):
         if layer.packed in packed:
-            encoder.repeat_layer(packed[layer.packed])
+            engine.repeat_layer(packed[layer.packed])
             continue
         packed[layer.packed] = number
         if (known := layer.frequencies) not in tables:
             tables[known] = rotary_table(floats(graph, known), positions)
         weights = {name: pair(graph, names) for name, names in layer.weights.items()}
-        encoder.add_layer(**weights, window=layer.window, rotary=tables[known])
+        engine.add_layer(**weights, window=layer.window, rotary=tables[known])
         graph.release()
-    return encoder, pooling
+    return engine
 
 
 def _embeddings(graph: Graph, names: Embeddings, longest: int) -> Arguments:

@@ -21,8 +21,8 @@ _BUCKETS = range(4, 512)
 Shape = tuple[int, ...]
 
 
-def check_sizes(graph: Graph, embeddings: Embeddings, layers: list[Layer], longest: int) -> None:
-    """Refuse an encoder whose sizes do not go together.
+def check_sizes(graph: Graph, embeddings: Embeddings, layers: list[Layer], longest: int) -> int:
+    """Refuse an encoder whose sizes do not go together; return the length of its vectors.
 
     Args:
         graph: the graph of the encoder.
@@ -52,6 +52,7 @@ def check_sizes(graph: Graph, embeddings: Embeddings, layers: list[Layer], longe
     _check_packed(graph, packed)
     positions = _check_positions(graph, embeddings, width, longest)
     _check_computed(graph, layers, hidden, positions)
+    return hidden
 
 
 def _embeddings(of: Embeddings, width: int, hidden: int) -> Iterable[tuple[str, Shape]]:

@@ -95,11 +95,12 @@ class OpenVinoRunner(LoadedGraph):
         with self._opening:
             self._closed, self._model = True, None
 
-    def forget(self) -> None:
+    def forget(self) -> bool:
         """Drop the parent's model in a forked process, where its threads do not exist."""
         self._opening = threading.Lock()
         leak(self._model)
         self._model = None
+        return True
 
     def _open(self) -> tuple[Any, list[Any]]:
         """Return the compiled model and its idle requests, made anew in a forked process."""

@@ -93,6 +93,7 @@ def _of_model(service: ModelService) -> dict[str, Any]:
         "name": service.model.name,
         "language": service.model.language,
         "provider": encoder.providers[0].removesuffix("ExecutionProvider"),
+        "provider_reason": encoder.provider_reason,
         "precision": encoder.variant.precision,
         "dimension": encoder.dimension,
         "max_length": encoder.max_length,
