@@ -17,16 +17,14 @@ from mirror_rt.inference.providers import (
     NATIVE,
     OPENVINO,
     candidates,
+    no_card,
     say_that_cards_are_unused,
 )
 from mirror_rt.inference.session import import_onnxruntime
-from mirror_rt.inference.shared_libraries import card_files, driver_fault, nvidia_cards
+from mirror_rt.inference.shared_libraries import nvidia_cards
 
 if TYPE_CHECKING:
     from mirror_rt.inference.native.runner import Recognised
-
-# Options that the native engine cannot honour, which onnxruntime then gets, or refuses.
-_FOR_CARDS = ("devices", "cuda_graphs", "provider_options")
 
 
 def attempts(options: LoadOptions) -> list[list[str]]:
@@ -38,8 +36,7 @@ def attempts(options: LoadOptions) -> list[list[str]]:
     asked = options.providers
     if asked != "auto":
         return candidates(asked, import_onnxruntime(), allow_fallback=options.allow_fallback)
-    asks_for_card = any(getattr(options, name) for name in _FOR_CARDS)
-    if not asks_for_card and not card_files() and nvidia_cards() == 0 and driver_fault() is None:
+    if not options.for_cards and no_card():
         return [[NATIVE], [CPU]]
     try:
         onnxruntime = import_onnxruntime()
@@ -61,17 +58,17 @@ def find_native(
     Raises:
         BundleError: the bundle has no variant of the name in the options.
     """
-    from mirror_rt.inference.native.runner import native_variant, recognise
+    from mirror_rt.inference.native.runner import native_variant, recognise_in
 
-    variant = manifest.variant(options.variant)
+    variant = manifest.variant(options.variant)  # an unknown one is an error
     if reason := _why_not(manifest, variant, options):
         return reason
     options = replace(options, variant=variant.precision)
     try:
-        graph = folder / native_variant(folder, manifest, variant.precision).file
-        if not graph.is_file():
-            return f"{graph} is not there"
-        return options, recognise(graph, manifest)
+        source = native_variant(folder, manifest, variant.precision)
+        if not (folder / source.file).is_file():
+            return f"{folder / source.file} is not there"
+        return options, recognise_in(folder, manifest, source)
     except BundleError as error:
         return str(error)
 
@@ -80,9 +77,8 @@ def _why_not(manifest: Manifest, variant: Variant, options: LoadOptions) -> str 
     """Return why the native engine does not fit, as far as no graph must be read to tell."""
     if manifest.format != "mirror_rt bundle":
         return "plain ONNX files have operators that are not fused"
-    for name in _FOR_CARDS:
-        if getattr(options, name):
-            return f"it does not have the option {name}"
+    if options.for_cards:
+        return f"it does not have the option {options.for_cards[0]}"
     if options.spinning == "always":
         return "its threads do not spin after a run, as spinning='always' asks"
     if variant.target == "cuda" or variant.precision == "fp16":

@@ -143,6 +143,13 @@ class LoadOptions:
         return None if self.providers in (NATIVE, OPENVINO) else self.variant
 
     @property
+    def for_cards(self) -> list[str]:
+        """The names of the options given that have no meaning without an NVIDIA card."""
+        options = (self.devices is not None, self.cuda_graphs, bool(self.provider_options))
+        names = ("devices", "cuda_graphs", "provider_options")
+        return [name for name, given in zip(names, options, strict=True) if given]
+
+    @property
     def resolved_threads(self) -> int:
         """The number of threads of one operator, with None resolved."""
         return self.threads or cpu_budget().threads

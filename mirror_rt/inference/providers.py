@@ -61,6 +61,11 @@ def candidates(
     return [wanted, [CPU]] if allow_fallback and wanted[0] != CPU else [wanted]
 
 
+def no_card() -> bool:
+    """Return whether there is no NVIDIA card, not even one that the driver fails on."""
+    return not card_files() and nvidia_cards() == 0 and driver_fault() is None
+
+
 @functools.cache
 def say_that_cards_are_unused() -> None:
     """Say once in a process that a card is idle for want of an onnxruntime with CUDA."""
@@ -81,9 +86,9 @@ def not_started(provider: str, reason: str, *, providers: Providers, allow_fallb
     error into a warning.
     """
     message = f"{provider} could not start: {reason}"
-    no_card = providers == "auto" and nvidia_cards() == 0 and driver_fault() is None
-    if allow_fallback or no_card:
-        logger.log(logging.INFO if no_card else logging.WARNING, "%s; running on the CPU", message)
+    quiet = providers == "auto" and nvidia_cards() == 0 and driver_fault() is None
+    if allow_fallback or quiet:
+        logger.log(logging.INFO if quiet else logging.WARNING, "%s; running on the CPU", message)
         return
     raise ProviderError(
         f"{message}; `mirror-rt doctor` says more. To run on the CPU pass ",

@@ -87,7 +87,7 @@ def test_run_time_never_loads_the_training_stack(bundle):
             "from mirror_rt.plugins import load_plugin\n"
             "load_plugin('mirror_train.openers', 'bundle', purpose='a study')",
         ),
-        ("onnxruntime", "cpu", "mirror_rt.Encoder.load({bundle!r})"),
+        ("onnxruntime", "cpu", "mirror_rt.Encoder.load({bundle!r}, providers='cpu')"),
         ("huggingface_hub", "hub", "mirror_rt.Encoder.load('owner/name')"),
         ("starlette", "serve", "from mirror_rt.server import create_app"),
         ("msgspec", "serve", "from mirror_rt.server import create_app"),

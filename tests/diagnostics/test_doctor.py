@@ -98,7 +98,19 @@ def test_no_onnxruntime(monkeypatch):
 
     monkeypatch.setattr(doctor, "import_onnxruntime", absent)
     found = finding("onnxruntime")
-    assert (found.status, found.remedy) == ("fault", "pip install 'mirror-rt[cpu]'")
+    assert (found.status, found.remedy) == ("ok", None)
+    assert found.detail.startswith("not installed: the native engine runs the BERT family")
+    assert "pip install 'mirror-rt[cpu]'" in found.detail
+
+
+def test_a_card_without_onnxruntime(monkeypatch):
+    def absent():
+        raise MissingDependencyError("no onnxruntime")
+
+    monkeypatch.setattr(doctor, "import_onnxruntime", absent)
+    monkeypatch.setattr(doctor, "card_files", lambda: ["/dev/nvidia0"])
+    found = finding("cuda")
+    assert (found.status, found.remedy) == ("warning", "pip install 'mirror-rt[gpu]'")
 
 
 def test_an_onnxruntime_that_does_not_load(monkeypatch):

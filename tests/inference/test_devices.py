@@ -92,7 +92,9 @@ def test_the_choice_is_said(bundle, cards, caplog):
         Encoder.load(bundle, devices=[0, 1])
     said = [record.getMessage() for record in caplog.records]
     assert [line for line in said if "OpenVINO" not in line] == [
-        f"{bundle}/onnx/model_mapped.onnx runs under CPUExecutionProvider on cuda:0, cuda:1"
+        f"{bundle}/onnx/model_mapped.onnx runs under CPUExecutionProvider on cuda:0, cuda:1: "
+        "auto takes onnxruntime where nothing else runs the bundle; "
+        "native does not run it: it does not have the option devices"
     ]
 
 
@@ -290,7 +292,8 @@ def cuda_build(monkeypatch):
     monkeypatch.setattr(onnxruntime, "InferenceSession", open_session)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     monkeypatch.setattr("mirror_rt.inference.graph_loading.why_not", lambda *_: None)
-    monkeypatch.setattr("mirror_rt.inference.devices.nvidia_cards", lambda: 2)
+    for module in ("devices", "providers"):
+        monkeypatch.setattr(f"mirror_rt.inference.{module}.nvidia_cards", lambda: 2)
     for module in ("graph_loading", "session"):
         monkeypatch.setattr(f"mirror_rt.inference.{module}.memory_of", lambda *_: ("cpu", 0))
     return opened

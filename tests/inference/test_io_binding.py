@@ -21,7 +21,7 @@ def cards(monkeypatch):
 
 @pytest.fixture(scope="module")
 def expected(bundle):
-    return Encoder.load(bundle).encode(TEXTS)
+    return Encoder.load(bundle, providers="cpu").encode(TEXTS)
 
 
 def together(count, function, *arguments):
@@ -36,7 +36,7 @@ def together(count, function, *arguments):
 @pytest.mark.parametrize("size", [1, 1 << 14, 100_000, 3 << 20, 6_400_000, (1 << 25) + 1])
 def test_little_is_copied_in_vain(bundle, size):
     """A large batch is not copied as the next power of two, and its buffers are kept."""
-    session = Encoder.load(bundle).pipeline.model.runner.session()
+    session = Encoder.load(bundle, providers="cpu").pipeline.model.runner.session()
     buffers = binding_module._Buffers(session, ("cpu", 0))
     host, device = buffers._of_size(size)
     assert size <= host.nbytes <= max(1 << 14, size * 9 // 8)
@@ -47,7 +47,7 @@ def test_little_is_copied_in_vain(bundle, size):
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_bound_runs_give_what_runs_give(bundle, cards, normalize):
-    encoder = Encoder.load(bundle)
+    encoder = Encoder.load(bundle, providers="cpu")
     assert encoder.devices == ["cuda:0"]
     plain = encoder.pipeline.model.runner.session()
     for batch_size in (1, 64, 2, 32):
@@ -60,7 +60,7 @@ def test_bound_runs_give_what_runs_give(bundle, cards, normalize):
 
 
 def test_buffers_are_used_again_and_bounded(bundle, cards, expected, monkeypatch):
-    encoder = Encoder.load(bundle)
+    encoder = Encoder.load(bundle, providers="cpu")
     pool = encoder.pipeline.model.runner._bound
     encoder.encode(TEXTS[:4])  # one run
     (buffers,) = pool._free
@@ -81,7 +81,7 @@ def test_buffers_are_used_again_and_bounded(bundle, cards, expected, monkeypatch
 
 
 def test_two_runs_are_in_flight_on_a_card(bundle, cards, expected):
-    encoder = Encoder.load(bundle)
+    encoder = Encoder.load(bundle, providers="cpu")
     session = encoder.pipeline.model.runner.session()
     meeting, left = threading.Barrier(2, timeout=30), threading.Semaphore(2)
     lock, now, most = threading.Lock(), [], []
@@ -111,7 +111,7 @@ def test_two_runs_are_in_flight_on_a_card(bundle, cards, expected):
 @pytest.mark.parametrize("failures", [1, 2, 3])
 def test_a_run_without_memory_runs_again_alone(bundle, cards, expected, failures):
     """The second time alone, the arena is empty: what fails then is too large for the card."""
-    encoder = Encoder.load(bundle)
+    encoder = Encoder.load(bundle, providers="cpu")
     session = encoder.pipeline.model.runner.session()
     run, lock, now, options = session.run_with_iobinding, threading.Lock(), [], []
     meeting = threading.Barrier(2, timeout=30)

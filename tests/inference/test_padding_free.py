@@ -36,7 +36,9 @@ def manifest(folder, monkeypatch):
 
 
 def load(folder, manifest, **options):
-    return Encoder(folder, manifest, LoadOptions(variant="fp32-cuda", verify=False, **options))
+    return Encoder(
+        folder, manifest, LoadOptions(variant="fp32-cuda", providers="cpu", verify=False, **options)
+    )
 
 
 def test_where_joined_tokens_are():

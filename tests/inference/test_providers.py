@@ -7,7 +7,7 @@ import pytest
 from fake_cuda import make_onnxruntime
 from mirror_rt import Encoder, ProviderError
 from mirror_rt.inference import providers, shared_libraries
-from mirror_rt.inference.providers import CPU, CUDA
+from mirror_rt.inference.providers import CPU, CUDA, NATIVE
 
 CUDNN = "libcudnn_none.so.9"
 
@@ -42,7 +42,7 @@ def test_a_card_whose_cuda_cannot_start_is_an_error(bundle, gpu_wheel):
 
 def test_a_fallback_that_is_allowed_is_a_warning(bundle, gpu_wheel, caplog):
     gpu_wheel(cards=1)
-    assert Encoder.load(bundle, allow_fallback=True).providers == [CPU]
+    assert Encoder.load(bundle, allow_fallback=True).providers == [NATIVE]
     (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert CUDNN in warning.message
     assert "running on the CPU" in warning.message
@@ -51,19 +51,29 @@ def test_a_fallback_that_is_allowed_is_a_warning(bundle, gpu_wheel, caplog):
 @pytest.mark.parametrize("allow_fallback", [False, True])
 def test_without_a_card_the_cpu_is_taken_silently(bundle, gpu_wheel, caplog, allow_fallback):
     gpu_wheel(cards=0)
-    assert Encoder.load(bundle, allow_fallback=allow_fallback).providers == [CPU]
+    assert Encoder.load(bundle, allow_fallback=allow_fallback).providers == [NATIVE]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert f"{CUDA} could not start" in caplog.text  # at INFO, for those who look
+    assert "native engine where no card is used" in caplog.text  # at INFO, for those who look
+
+
+@pytest.mark.parametrize("options", [{"devices": [0]}, {"cuda_graphs": True}])
+def test_without_a_card_the_options_for_one_go_with_it(bundle, gpu_wheel, caplog, options):
+    gpu_wheel(cards=0)
+    encoder = Encoder.load(bundle, **options)
+    assert (encoder.providers, encoder.devices) == ([NATIVE], ["cpu"])
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert f"{CUDA} could not start" in caplog.text
+    assert f"{CUDA} does not start: missing {CUDNN}" in encoder.provider_reason
 
 
 def test_a_card_that_the_cpu_wheel_leaves_idle_is_mentioned_once(bundle, monkeypatch, caplog):
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: [CPU])
     monkeypatch.setattr(providers, "card_files", lambda: ["/dev/nvidia0"])
-    providers._say_that_cards_are_unused.cache_clear()
+    providers.say_that_cards_are_unused.cache_clear()
     Encoder.load(bundle, providers="cpu")
     assert not caplog.records
     for _ in range(2):
-        assert Encoder.load(bundle).providers == [CPU]
+        assert Encoder.load(bundle).providers == [NATIVE]
     (warning,) = caplog.records
     assert "pip install 'mirror-rt[gpu]'" in warning.message
 
@@ -94,10 +104,10 @@ def test_a_driver_that_does_not_start_is_an_error(bundle, gpu_wheel, monkeypatch
         Encoder.load(bundle)
     if not missing:
         assert "does not start (driver/library version mismatch, error 803)" in str(refused.value)
-    assert Encoder.load(bundle, allow_fallback=True).providers == [CPU]
+    assert Encoder.load(bundle, allow_fallback=True).providers == [NATIVE]
     assert [record for record in caplog.records if record.levelno == logging.WARNING]
     monkeypatch.setattr(shared_libraries.ctypes, "CDLL", lambda *_: Driver(100))  # no card
-    assert Encoder.load(bundle).providers == [CPU]
+    assert Encoder.load(bundle).providers == [NATIVE]
 
 
 @pytest.mark.parametrize("code", [None, 0, 34, 100], ids=["no driver", "none", "stub", "no card"])
@@ -117,7 +127,7 @@ def test_a_card_that_the_driver_does_not_offer_is_an_error(bundle, gpu_wheel, mo
     with pytest.raises(ProviderError, match=f"/dev/nvidia0, and the NVIDIA driver {lacks}"):
         Encoder.load(bundle)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # hidden on purpose
-    assert Encoder.load(bundle).providers == [CPU]
+    assert Encoder.load(bundle).providers == [NATIVE]
 
 
 class MemoryDriver(Driver):

@@ -87,7 +87,7 @@ class Held:
 
 
 def test_runs_beside_another_do_not_spin(bundle):
-    with Encoder.load(bundle, threads=2, spinning="run") as encoder:
+    with Encoder.load(bundle, providers="cpu", threads=2, spinning="run") as encoder:
         expected = encoder.encode(TEXTS)
         graph = encoder.pipeline.model.runner
         assert graph._sleeping is None
@@ -110,13 +110,14 @@ def test_runs_beside_another_do_not_spin(bundle):
 
 @pytest.mark.parametrize("options", [{"spinning": "off"}, {"spinning": "always"}, {"threads": 1}])
 def test_no_second_session_where_it_gains_nothing(bundle, options):
-    with Encoder.load(bundle, **{"threads": 2} | options) as encoder, Scheduler(encoder):
+    options = {"providers": "cpu", "threads": 2} | options
+    with Encoder.load(bundle, **options) as encoder, Scheduler(encoder):
         assert encoder.pipeline.model.runner._sleeping is None
 
 
 def test_no_second_session_where_weights_would_be_in_memory_twice(bundle_copy):
     (bundle_copy / "onnx/model_mapped.onnx").unlink()
-    encoder = Encoder.load(bundle_copy, threads=2, spinning="run", verify=False)
+    encoder = Encoder.load(bundle_copy, providers="cpu", threads=2, spinning="run", verify=False)
     with encoder, Scheduler(encoder):
         assert encoder.pipeline.model.runner._sleeping is None
 
@@ -125,7 +126,7 @@ def test_a_second_session_that_does_not_start_is_done_without(bundle, monkeypatc
     def fail(self, config):
         raise BundleError("out of threads")
 
-    with Encoder.load(bundle, threads=2, spinning="run") as encoder:
+    with Encoder.load(bundle, providers="cpu", threads=2, spinning="run") as encoder:
         monkeypatch.setattr(type(encoder.pipeline.model.runner), "_open", fail)
         with Scheduler(encoder) as scheduler:
             assert encoder.pipeline.model.runner._sleeping is None
@@ -135,7 +136,7 @@ def test_a_second_session_that_does_not_start_is_done_without(bundle, monkeypatc
 
 def test_no_second_session_of_another_model(bundle_copy):
     """A file that was replaced since would give other vectors."""
-    with Encoder.load(bundle_copy, threads=2, spinning="run") as encoder:
+    with Encoder.load(bundle_copy, providers="cpu", threads=2, spinning="run") as encoder:
         expected = encoder.encode(TEXTS)
         graph = encoder.pipeline.model.runner.graph
         other = graph.with_name("other.onnx")
@@ -160,11 +161,11 @@ def test_a_closed_encoder_says_so(bundle):
         scheduler.encode("a")
     encoder.close()
     assert vector.shape == (32,)
-    assert encoder.providers == ["CPUExecutionProvider"]
+    assert encoder.providers == ["native"]
 
 
 def test_a_run_in_flight_survives_close(bundle):
-    encoder = Encoder.load(bundle)
+    encoder = Encoder.load(bundle, providers="cpu")
 
     def texts():
         for i, text in enumerate(TEXTS):
@@ -189,10 +190,11 @@ def test_warmup_runs_the_shapes_of_use(bundle):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_fork_after_load_works(command_in_child, bundle):
+@pytest.mark.parametrize("providers", ["auto", "cpu"])
+def test_fork_after_load_works(command_in_child, bundle, providers):
     out = command_in_child(
         "import multiprocessing, sys, os; import numpy as np; from mirror_rt import Encoder\n"
-        f"encoder = Encoder.load({str(bundle)!r}, threads=2)\n"
+        f"encoder = Encoder.load({str(bundle)!r}, providers={providers!r}, threads=2)\n"
         "expected = encoder.encode(['a river', 'the town'] * 20)\n"
         "def work(_):\n"
         "    return encoder.encode(['a river', 'the town'] * 20)\n"
@@ -210,7 +212,7 @@ def test_fork_after_load_works(command_in_child, bundle):
 
 
 def test_a_large_run_gives_its_memory_back(bundle, onnxruntime):
-    encoder = Encoder.load(bundle)
+    encoder = Encoder.load(bundle, providers="cpu")
     session, options = encoder.pipeline.model.runner.session(), []
 
     class Spy:
@@ -267,8 +269,9 @@ def test_where_fp32_fails_too_that_text_alone_fails(spoiled, bundle):
     assert errors == [type(None), NonFiniteError, type(None), NonFiniteError]
 
 
-def test_an_error_of_onnxruntime_is_a_bundle_error(bundle):
-    encoder = Encoder.load(bundle)
+@pytest.mark.parametrize("providers", ["auto", "cpu"])
+def test_an_error_of_an_engine_is_a_bundle_error(bundle, providers):
+    encoder = Encoder.load(bundle, providers=providers)
     with pytest.raises(BundleError, match="failed on 1 texts of 3 tokens"):
         encoder.pipeline.run(encoder.pipeline.pad(RaggedTokens.from_lists([[2, 10**6, 3]])))
 
@@ -279,11 +282,11 @@ def test_processes_share_the_weights(bundle, command_in_child):
 
     Not all of them: the kernel maps pages around those that were asked for, in each its own way.
     """
-    here = Encoder.load(bundle)
+    here = Encoder.load(bundle, providers="cpu")
     expected = here.encode(TEXTS)
     out = command_in_child(
         "import json, re, sys; from mirror_rt import Encoder\n"
-        f"encoder = Encoder.load({str(bundle)!r}, threads=1)\n"
+        f"encoder = Encoder.load({str(bundle)!r}, providers='cpu', threads=1)\n"
         f"print(float(encoder.encode({TEXTS!r}).sum()))\n"
         "text = open('/proc/self/smaps').read()\n"
         "parts = re.split(r'^(?=[0-9a-f]+-[0-9a-f]+ )', text, flags=re.MULTILINE)\n"

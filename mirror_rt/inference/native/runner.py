@@ -49,27 +49,38 @@ class Recognised(NamedTuple):
 
     graph: Graph
     longest: int
+    hidden: int
     embeddings: Embeddings
     layers: list[Layer]
     pooling: str
 
 
-def recognise(path: Path, manifest: Manifest) -> Recognised:
-    """Recognise the encoder of a bundle in one of its graphs, in float32.
+def recognise(path: Path, longest: int) -> Recognised:
+    """Recognise an encoder in its graph.
+
+    Args:
+        path: an ONNX file, in float32.
+        longest: most tokens of a text, where the graph does not say it.
 
     Raises:
         UnsupportedGraphError: the graph is not one that the engine can run.
         BundleError: it is damaged.
     """
-    graph, longest = Graph(path), manifest.max_length
+    graph = Graph(path)
     try:
         embeddings, layers = (read_modern if is_modern(graph) else read_bert)(graph)
         hidden = check_sizes(graph, embeddings, layers, longest)
-        if manifest.pad_to is not None or manifest.dimension != hidden:
-            raise UnsupportedGraphError(f"{path} pads texts, or shortens their vectors")
-        return Recognised(graph, longest, embeddings, layers, find_pooling(graph))
+        return Recognised(graph, longest, hidden, embeddings, layers, find_pooling(graph))
     except (ValueError, TypeError, ArithmeticError, LookupError) as error:
         raise UnsupportedGraphError(f"{path}: {error}") from error
+
+
+def recognise_in(folder: Path, manifest: Manifest, variant: Variant) -> Recognised:
+    """Recognise the encoder of a bundle, whose vectors its manifest describes; as `recognise`."""
+    encoder = recognise(folder / variant.file, manifest.max_length)
+    if manifest.pad_to is not None or manifest.dimension != encoder.hidden:
+        raise UnsupportedGraphError(f"{folder} pads texts, or shortens their vectors")
+    return encoder
 
 
 class NativeRunner(LoadedGraph):
@@ -159,16 +170,16 @@ def open_native(
         ConfigError: the variant or an option does not go with the engine.
         BundleError: the bundle has no fp32 graph, or it is not one that the engine can run.
     """
-    for option in ("devices", "cuda_graphs", "provider_options"):
-        if value := getattr(options, option):
-            raise ConfigError(
-                Setting(option, value), " is for NVIDIA cards, not for the provider native"
-            )
+    for option in options.for_cards:
+        raise ConfigError(
+            Setting(option, getattr(options, option)),
+            " is for NVIDIA cards, not for the provider native",
+        )
     try:
         variant = native_variant(folder, manifest, options.variant)
         files = manifest.files_for([variant]) if options.verify else {}
         with manifest.verifying(folder, files):
-            encoder = encoder or recognise(folder / variant.file, manifest)
+            encoder = encoder or recognise_in(folder, manifest, variant)
             return NativeRunner(encoder, variant.precision, options), variant
     except UnsupportedGraphError as error:
         raise BundleError(f"{error}; {_HINT}") from error
@@ -191,7 +202,7 @@ def native_variant(folder: Path, manifest: Manifest, name: str | None) -> Varian
 
 def _pack(encoder: Recognised, precision: str) -> _core.NativeEncoder:
     """Pack the weights layer by layer."""
-    graph, longest, embeddings, layers, _ = encoder
+    graph, longest, _, embeddings, layers, _ = encoder
     relative = layers[0].relative
     arrays = _embeddings(graph, embeddings, longest)
     positions = len(arrays["positions"])

@@ -161,7 +161,8 @@ def fuzz_graphs(core, count: int, seed: int, graphs: list[Path]) -> int:
         path.write_bytes(changed(models[number % len(models)], r))
         longest = int(r.choice([8, 64, 128, 2**20], p=[0.3, 0.3, 0.35, 0.05]))
         try:
-            encoder = runner.NativeRunner(path, str(r.choice(PRECISIONS)), longest, LoadOptions())
+            found, precision = runner.recognise(path, longest), str(r.choice(PRECISIONS))
+            encoder = runner.NativeRunner(found, precision, LoadOptions())
             ids = r.integers(0, 900, (3, min(longest, 20)))
             encoder.run(
                 PaddedBatch(ids, np.ones_like(ids), np.zeros_like(ids)), "last_hidden_state"
