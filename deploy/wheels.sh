@@ -57,7 +57,7 @@ try() { # PYTHON: installs its wheel in a fresh environment, far from the clone
   away=$(mktemp -d)
   tag=$("$1" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
   "$1" -m venv "$away/venv"
-  "$away/venv/bin/python" -m pip install --quiet "$(ls "$out"/mirror_rt-*-"$tag"-*"$machine".whl)[cpu]"
+  "$away/venv/bin/python" -m pip install --quiet "$out"/mirror_rt-*-"$tag"-*"$machine".whl
   cp "$root/deploy/check_wheel.py" "$away"
   (cd "$away" && PIP_FIND_LINKS="${PIP_FIND_LINKS:-} ${INDEX:-}" MIRROR_RT_CACHE=$away/cache \
     venv/bin/python check_wheel.py ${INDEX:+--model all-MiniLM-L6-v2})

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A model by its name, without torch and without a model hub: builds the data wheel of
 # all-MiniLM-L6-v2 and the wheel of mirror-rt, makes their folder an index of pip's, and embeds in
-# an environment that has mirror-rt and the extra `cpu` alone.
+# an environment that has mirror-rt alone.
 #
 #   bash examples/default_model.sh [FOLDER]      (default: build/default-model)
 #
@@ -42,7 +42,7 @@ step "installing it as a user would, into $folder/venv"
 export PIP_FIND_LINKS=$folder/index MIRROR_RT_CACHE=$folder/cache
 .venv/bin/python -m venv --clear "$folder/venv"
 cd "$folder"
-telling venv/bin/python -m pip install --quiet 'mirror-rt[cpu]'
+telling venv/bin/python -m pip install --quiet mirror-rt
 venv/bin/python -c '
 from mirror_rt import Encoder
 encoder = Encoder.load("all-MiniLM-L6-v2")

@@ -70,11 +70,11 @@ if [ $# -eq 0 ] && command -v nvcc > /dev/null; then
   cuda=$!
 fi
 
-step "build the wheel; install it with the extra cpu alone into .venv-run"
+step "build the wheel; install it alone into .venv-run"
 rm -rf .venv-run build/wheel
 "$python" -m venv .venv-run
 .venv/bin/python -m pip wheel --quiet --no-deps "${build[@]}" --wheel-dir build/wheel .
-install .venv-run/bin/python "$(echo build/wheel/mirror_rt-*.whl)[cpu]"
+install .venv-run/bin/python build/wheel/mirror_rt-*.whl
 export MIRROR_RT_CLEAN_PYTHON=$PWD/.venv-run/bin/python
 wait "$fetches" || { cat build/fetches.log; exit 1; }
 
