@@ -50,8 +50,10 @@ class NativeEncoder:
         words: npt.NDArray[np.float32],
         positions: npt.NDArray[np.float32],
         norm: _Pair,
+        types: npt.NDArray[np.float32] | None = None,
         projection: _Pair | None = None,
         relative: npt.NDArray[np.float32] | None = None,
+        map: npt.NDArray[np.float32] | None = None,
         skipped_id: int = -1,
         skipped: npt.NDArray[np.float32] | None = None,
         gated: bool = False,
@@ -60,7 +62,8 @@ class NativeEncoder:
     ) -> None:
         """Take the embeddings: words [vocabulary, E] stay where they are, the rest is copied.
 
-        `positions` is [n, E], or [n, 0] for none, `relative` [heads, 2 n - 1] by the distance of
+        `positions` is [n, E], or [n, 0] for none, `types` [types, E], `map` [H, H] what pooled
+        vectors are multiplied by, `relative` [heads, 2 n - 1] by the distance of
         key from query, and a pair is a weight [inputs, outputs] and its bias, or those of a layer
         normalisation. `gated` layers have twice as many inner columns, the second half of which
         multiplies the first; with `pre_norm`, `out_norm` does not change what layers add to.
@@ -96,11 +99,13 @@ class NativeEncoder:
         normalize: bool,
         threads: int,
         spins: int,
+        types: npt.NDArray[np.int64] | None = None,
     ) -> npt.NDArray[np.float32]:
         """Encode rows that are padded on the right: float32 [rows, H].
 
-        With pooling `none` it is [tokens, H], without padding. IndexError for an id outside the
-        vocabulary and for a text that is empty or too long.
+        `pooling` is `mean`, `cls`, `max`, or `none` for [tokens, H], without padding; `types` are
+        the token types, 0 by default. IndexError for an id outside the vocabulary or of a type
+        that is not there, and for a text that is empty or too long.
         """
 
     @property

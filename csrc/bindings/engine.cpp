@@ -55,15 +55,13 @@ class BoundEncoder {
   BoundEncoder(const Floats& words, std::unique_ptr<Encoder> encoder)
       : kept_{words}, encoder_(std::move(encoder)) {}
 
-  static std::unique_ptr<BoundEncoder> make(const std::string& precision, std::int64_t heads,
-                                            std::int64_t inner, float scale, float epsilon,
-                                            const std::string& activation, const Floats& words,
-                                            const Floats& positions, const Pair& norm,
-                                            const std::optional<Pair>& projection,
-                                            const std::optional<Floats>& relative,
-                                            std::int64_t skipped_id,
-                                            const std::optional<Floats>& skipped, bool gated,
-                                            bool pre_norm, const std::string& instruction_set) {
+  static std::unique_ptr<BoundEncoder> make(
+      const std::string& precision, std::int64_t heads, std::int64_t inner, float scale,
+      float epsilon, const std::string& activation, const Floats& words, const Floats& positions,
+      const Pair& norm, const std::optional<Floats>& types, const std::optional<Pair>& projection,
+      const std::optional<Floats>& relative, const std::optional<Floats>& map,
+      std::int64_t skipped_id, const std::optional<Floats>& skipped, bool gated, bool pre_norm,
+      const std::string& instruction_set) {
     if (words.ndim() != 2 || positions.ndim() != 2) {
       throw py::value_error("words and positions must have two dimensions");
     }
@@ -80,6 +78,7 @@ class BoundEncoder {
     c.hidden =
         projection && projection->first.ndim() == 2 ? projection->first.shape(1) : words.shape(1);
     c.skipped_id = skipped ? skipped_id : -1;
+    c.types = types && types->ndim() == 2 ? types->shape(0) : 1;
     check(c);
     EmbeddingWeights e{};
     e.words = words.data();
@@ -87,6 +86,8 @@ class BoundEncoder {
       e.positions = checked(positions, {c.positions, c.embedded}, "positions");
     }
     e.norm = norm_of(norm, c.embedded, "norm");
+    if (types) e.types = checked(*types, {c.types, c.embedded}, "types");
+    if (map) e.map = checked(*map, {c.hidden, c.hidden}, "map");
     if (skipped) e.skipped = checked(*skipped, {c.embedded}, "skipped");
     if (relative) e.relative = checked(*relative, {heads, 2 * c.positions - 1}, "relative");
     if (projection) e.projection = weight_of(*projection, c.embedded, c.hidden, "projection");
@@ -123,25 +124,33 @@ class BoundEncoder {
   }
 
   Floats run(const Ids& input_ids, const Ids& mask, const std::string& pooling, bool normalize,
-             int threads, int spins) const {
-    if (input_ids.ndim() != 2 || mask.ndim() != 2 || mask.shape(0) != input_ids.shape(0) ||
-        mask.shape(1) != input_ids.shape(1)) {
-      throw py::value_error("input_ids and attention_mask must have the same two dimensions");
+             int threads, int spins, const std::optional<Ids>& type_ids) const {
+    const auto alike = [&](const Ids& other) {
+      return other.ndim() == 2 && std::equal(other.shape(), other.shape() + 2, input_ids.shape());
+    };
+    if (input_ids.ndim() != 2 || !alike(mask) || (type_ids && !alike(*type_ids))) {
+      throw py::value_error(
+          "input_ids, attention_mask and types must have the same two dimensions");
     }
     if (threads < 1 || spins < 0) throw py::value_error("threads and spins must be positive");
-    const auto pool = one_of<Pooling>(
-        pooling, "pooling",
-        {{"mean", Pooling::mean}, {"cls", Pooling::first}, {"none", Pooling::none}});
-    std::vector<std::int32_t> ids;
-    const std::vector<std::int64_t> offsets = unpad(input_ids, mask, ids);
+    const auto pool = one_of<Pooling>(pooling, "pooling",
+                                      {{"mean", Pooling::mean},
+                                       {"cls", Pooling::first},
+                                       {"max", Pooling::maximum},
+                                       {"none", Pooling::none}});
+    const Config& c = encoder_->config();
+    std::vector<std::int32_t> ids, types;
+    const std::vector<std::int64_t> offsets = unpad(input_ids, mask, c.vocabulary, "token id", ids);
+    if (type_ids) unpad(*type_ids, mask, c.types, "token type", types);
     const py::ssize_t rows = pool == Pooling::none ? offsets.back() : input_ids.shape(0);
-    Floats out({rows, py::ssize_t(encoder_->config().hidden)});
+    Floats out({rows, py::ssize_t(c.hidden)});
     if (rows == 0) return out;
     float* data = out.mutable_data();
-    const Texts texts{ids.data(), offsets.data(), input_ids.shape(0)};
+    const Texts texts{ids.data(), type_ids ? types.data() : nullptr, offsets.data(),
+                      input_ids.shape(0)};
     py::gil_scoped_release release;
     encoder_->run(texts, pool, threads, spins, data);
-    if (normalize) normalize_rows(data, rows, encoder_->config().hidden);
+    if (normalize) normalize_rows(data, rows, c.hidden);
     return out;
   }
 
@@ -149,8 +158,8 @@ class BoundEncoder {
 
  private:
   /// Takes the padding off rows that are padded on the right.
-  std::vector<std::int64_t> unpad(const Ids& input_ids, const Ids& mask,
-                                  std::vector<std::int32_t>& ids) const {
+  std::vector<std::int64_t> unpad(const Ids& input_ids, const Ids& mask, std::int64_t limit,
+                                  const char* what, std::vector<std::int32_t>& ids) const {
     const Config& c = encoder_->config();
     const py::ssize_t rows = input_ids.shape(0), length = input_ids.shape(1);
     std::vector<std::int64_t> offsets{0};
@@ -158,9 +167,9 @@ class BoundEncoder {
       const std::int64_t *id = input_ids.data() + row * length, *real = mask.data() + row * length;
       std::int64_t count = 0;
       for (; count < length && real[count] != 0; ++count) {
-        if (id[count] < 0 || id[count] >= c.vocabulary) {
-          throw py::index_error("token id " + std::to_string(id[count]) + " is outside 0 .. " +
-                                std::to_string(c.vocabulary - 1));
+        if (id[count] < 0 || id[count] >= limit) {
+          throw py::index_error(what + (" " + std::to_string(id[count])) + " is outside 0 .. " +
+                                std::to_string(limit - 1));
         }
         ids.push_back(static_cast<std::int32_t>(id[count]));
       }
@@ -189,10 +198,10 @@ void bind_engine(py::module_& m) {
   py::class_<BoundEncoder>(m, "NativeEncoder", py::module_local(), "An encoder of the BERT family.")
       .def(py::init(&BoundEncoder::make), py::kw_only(), py::arg("precision"), py::arg("heads"),
            py::arg("inner"), py::arg("scale"), py::arg("epsilon"), py::arg("activation"),
-           py::arg("words"), py::arg("positions"), py::arg("norm"),
+           py::arg("words"), py::arg("positions"), py::arg("norm"), py::arg("types") = py::none(),
            py::arg("projection") = py::none(), py::arg("relative") = py::none(),
-           py::arg("skipped_id") = -1, py::arg("skipped") = py::none(), py::arg("gated") = false,
-           py::arg("pre_norm") = false, py::arg("instruction_set") = "")
+           py::arg("map") = py::none(), py::arg("skipped_id") = -1, py::arg("skipped") = py::none(),
+           py::arg("gated") = false, py::arg("pre_norm") = false, py::arg("instruction_set") = "")
       .def("add_layer", &BoundEncoder::add_layer, py::kw_only(), py::arg("query_key_value"),
            py::arg("attention_out"), py::arg("attention_norm"), py::arg("inner"), py::arg("out"),
            py::arg("out_norm"), py::arg("window") = 0, py::arg("rotary") = py::none(),
@@ -201,7 +210,7 @@ void bind_engine(py::module_& m) {
            "Add a layer that shares the weights of an earlier one.")
       .def("run", &BoundEncoder::run, py::arg("input_ids"), py::arg("attention_mask"),
            py::kw_only(), py::arg("pooling"), py::arg("normalize"), py::arg("threads"),
-           py::arg("spins"),
+           py::arg("spins"), py::arg("types") = py::none(),
            "Encode rows that are padded on the right: float32 [rows, H], or [tokens, H].")
       .def_property_readonly("hidden", &BoundEncoder::hidden);
 }

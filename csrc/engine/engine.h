@@ -21,6 +21,7 @@ struct Config {
   std::int64_t embedded;  // width of the embeddings, H unless they are projected
   std::int64_t vocabulary;
   std::int64_t positions;  // most tokens of a text
+  std::int64_t types;      // of tokens
   float scale;             // of the scores of attention
   float epsilon;           // of layer normalisation
   Activation activation;
@@ -45,11 +46,13 @@ struct Weight {
 /// outlive the encoder.
 struct EmbeddingWeights {
   const float* words;
-  const float* positions;  // [positions, embedded], the token type added; null for none
+  const float* positions;  // [positions, embedded]; null for none
+  const float* types;      // [types, embedded], added with the positions; null for none
   const float* skipped;    // [embedded], the position of `skipped_id`; null for none
   Norm norm;
   Weight projection;      // [embedded, hidden]; of null for none
   const float* relative;  // [heads, 2 positions - 1]; null for none
+  const float* map;       // [hidden, hidden], which pooled vectors are multiplied by; or null
 };
 
 struct LayerWeights {
@@ -63,11 +66,12 @@ struct LayerWeights {
   const float* rotary;  // [positions, H / heads] cosines and sines, kept by the caller; or null
 };
 
-enum class Pooling { mean, first, none };
+enum class Pooling { mean, first, maximum, none };
 
 /// Texts as token ids one after the other; text i is ids[offsets[i]] .. ids[offsets[i + 1]].
 struct Texts {
   const std::int32_t* ids;
+  const std::int32_t* types;  // of the tokens, beside `ids`; null for 0 everywhere
   const std::int64_t* offsets;
   std::int64_t count;
 
@@ -99,7 +103,8 @@ class Encoder {
   void repeat_layer(std::int64_t layer);
 
   /// Writes a vector [H] for each text, or for each token with Pooling::none. The ids are below
-  /// `vocabulary`, and no text is empty or longer than `positions`. Safe to call concurrently.
+  /// `vocabulary`, types below `types`, and no text is empty or longer than `positions`. Safe to
+  /// call concurrently.
   void run(const Texts& texts, Pooling pooling, int threads, int spins, float* out) const;
 
   const Config& config() const { return config_; }
@@ -139,7 +144,7 @@ class Encoder {
   const Isa& isa_;
   const float* words_;
   Arena weights_;
-  Buffer<float> positions_, skipped_, relative_;
+  Buffer<float> positions_, types_, skipped_, relative_, map_;
   PackedNorm embeddings_norm_;
   std::unique_ptr<PackedMatrix> projection_;
   std::vector<std::shared_ptr<const Layer>> layers_;

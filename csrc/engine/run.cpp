@@ -93,7 +93,8 @@ void Encoder::embed(const Group& g, std::int64_t text) const {
   const bool projected = projection_ != nullptr;
   std::int64_t place = 0;
   for (std::int64_t i = 0; i < g.texts.length(text); ++i) {
-    const std::int64_t row = g.texts.start(text) + i, id = g.texts.ids[g.texts.offsets[text] + i];
+    const std::int64_t row = g.texts.start(text) + i, token = g.texts.offsets[text] + i;
+    const std::int64_t id = g.texts.ids[token];
     float* x = (projected ? g.wide : g.hidden).at(row);
     std::copy_n(words_ + id * n, n, x);
     std::fill(x + n, x + stride, 0.0f);
@@ -101,6 +102,10 @@ void Encoder::embed(const Group& g, std::int64_t text) const {
       const bool skipped = id == config_.skipped_id;
       const float* position = skipped ? skipped_.get() : positions_.get() + place++ * stride;
       for (std::int64_t k = 0; k < n; ++k) x[k] += position[k];
+    }
+    if (types_.get() != nullptr) {
+      const float* type = types_.get() + (g.texts.types ? g.texts.types[token] : 0) * stride;
+      for (std::int64_t k = 0; k < n; ++k) x[k] += type[k];
     }
     isa_.normalize(config_.precision, x, x, n, embeddings_norm_.get(), config_.epsilon,
                    projected ? g.middle : g.input, row);
@@ -192,13 +197,26 @@ void Encoder::pool(const Group& g, std::int64_t text) const {
     }
     return;
   }
-  float* out = g.out + text * n;
-  std::copy_n(g.normed.at(start), n, out);
-  if (g.pooling == Pooling::first) return;
-  for (std::int64_t row = start + 1; row < start + length; ++row) {
-    for (std::int64_t k = 0; k < n; ++k) out[k] += g.normed.at(row)[k];
+  float *pooled = g.normed.at(start), *out = g.out + text * n;  // pooled into the first row
+  for (std::int64_t row = start + 1; g.pooling != Pooling::first && row < start + length; ++row) {
+    const float* x = g.normed.at(row);
+    for (std::int64_t k = 0; k < n; ++k) {
+      // A NaN is larger than all.
+      pooled[k] = g.pooling == Pooling::mean         ? pooled[k] + x[k]
+                  : x[k] > pooled[k] || x[k] != x[k] ? x[k]
+                                                     : pooled[k];
+    }
   }
-  for (std::int64_t k = 0; k < n; ++k) out[k] /= static_cast<float>(length);
+  const auto count = static_cast<float>(g.pooling == Pooling::mean ? length : 1);
+  for (std::int64_t k = 0; k < n; ++k) pooled[k] /= count;
+  if (map_.get() == nullptr) {
+    std::copy_n(pooled, n, out);
+    return;
+  }
+  std::fill_n(out, n, 0.0f);
+  for (std::int64_t k = 0; k < n; ++k) {
+    for (std::int64_t j = 0; j < n; ++j) out[j] += pooled[k] * map_.get()[k * n + j];
+  }
 }
 
 void Encoder::encode(Phases::Member& member, const Group& g) const {
@@ -224,7 +242,7 @@ void Encoder::run(const Texts& texts, Pooling pooling, int threads, int spins, f
   const auto encode_group = [&](std::size_t i) {
     const std::int64_t first = firsts[i];
     const std::int64_t before = pooling == Pooling::none ? texts.start(first) : first;
-    const Texts part{texts.ids, texts.offsets + first, firsts[i + 1] - first};
+    const Texts part{texts.ids, texts.types, texts.offsets + first, firsts[i + 1] - first};
     auto space = workspace();
     const Group group = prepare(part, pooling, out + before * config_.hidden, together, *space);
     Phases phases(kPhasesOfLayer * layers() + kOtherPhases, spins);

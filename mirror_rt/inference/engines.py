@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_rt import _core
-from mirror_rt.bundle.manifest import Manifest, Variant
-from mirror_rt.errors import BundleError, MissingDependencyError
+from mirror_rt.bundle.manifest import Manifest, Precision, Variant
+from mirror_rt.errors import BundleError, ConfigError, MissingDependencyError, Setting
 from mirror_rt.inference.devices import on_card
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.loaded_graph import LoadedGraph
 from mirror_rt.inference.providers import (
     CPU,
     NATIVE,
@@ -25,6 +26,9 @@ from mirror_rt.inference.shared_libraries import nvidia_cards
 
 if TYPE_CHECKING:
     from mirror_rt.inference.native.runner import Recognised
+
+_PRECISIONS: dict[str, Precision] = {"fp32": "fp32", "bf16": "bf16", "int8": "int8"}
+_HINT = "the native engine cannot run it, onnxruntime can: pip install 'mirror-rt[cpu]'"
 
 
 def attempts(options: LoadOptions) -> list[list[str]]:
@@ -58,17 +62,15 @@ def find_native(
     Raises:
         BundleError: the bundle has no variant of the name in the options.
     """
-    from mirror_rt.inference.native.runner import native_variant, recognise_in
-
     variant = manifest.variant(options.variant)  # an unknown one is an error
     if reason := _why_not(manifest, variant, options):
         return reason
     options = replace(options, variant=variant.precision)
     try:
-        source = native_variant(folder, manifest, variant.precision)
+        source = _native_variant(folder, manifest, variant.precision)
         if not (folder / source.file).is_file():
             return f"{folder / source.file} is not there"
-        return options, recognise_in(folder, manifest, source)
+        return options, _recognise(folder, manifest, source)
     except BundleError as error:
         return str(error)
 
@@ -86,6 +88,68 @@ def _why_not(manifest: Manifest, variant: Variant, options: LoadOptions) -> str 
     if kept := variant.graph.get("float32_layers"):
         return f"the int8 graph keeps {len(kept)} layers in float32, and it would keep none"
     return None
+
+
+def open_native(
+    folder: Path, manifest: Manifest, options: LoadOptions, encoder: Recognised | None = None
+) -> tuple[LoadedGraph, Variant]:
+    """Open the fp32 graph of a bundle in the native engine.
+
+    Args:
+        folder: folder of the bundle.
+        manifest: manifest of the bundle.
+        options: `variant` is `fp32` (None), `bf16` or `int8`, made of the fp32 graph.
+        encoder: what `find_native` found, if it has been asked already.
+
+    Raises:
+        BundleIntegrityError: a file is missing or was changed.
+        ConfigError: the variant or an option does not go with the engine.
+        BundleError: the bundle has no fp32 graph, or it is not one that the engine can run.
+    """
+    from mirror_rt.inference.native.onnx_graph import UnsupportedGraphError
+    from mirror_rt.inference.native.runner import NativeRunner
+
+    for option in options.for_cards:
+        raise ConfigError(
+            Setting(option, getattr(options, option)),
+            " is for NVIDIA cards, not for the provider native",
+        )
+    try:
+        variant = _native_variant(folder, manifest, options.variant)
+        files = manifest.files_for([variant]) if options.verify else {}
+        with manifest.verifying(folder, files):
+            encoder = encoder or _recognise(folder, manifest, variant)
+            return NativeRunner(encoder, variant.precision, options), variant
+    except UnsupportedGraphError as error:
+        raise BundleError(f"{error}; {_HINT}") from error
+
+
+def _native_variant(folder: Path, manifest: Manifest, name: str | None) -> Variant:
+    """Return the variant of the manifest, or one made of its fp32 graph."""
+    from mirror_rt.inference.native.onnx_graph import UnsupportedGraphError
+
+    precision = _PRECISIONS.get((name or "fp32").removesuffix("-native"))
+    if precision is None:
+        raise ConfigError(
+            f"variant {name!r}: the provider native runs {', '.join(_PRECISIONS)}, made of fp32"
+        )
+    if (compared := manifest.variants.get(f"{precision}-native")) is not None:
+        return compared
+    for variant in manifest.variants.values():
+        if (variant.precision, variant.target) == ("fp32", "cpu"):
+            return replace(variant, precision=precision, target="native", parity=None)
+    raise UnsupportedGraphError(f"{folder} has no fp32 graph for the CPU")
+
+
+def _recognise(folder: Path, manifest: Manifest, variant: Variant) -> Recognised:
+    """Recognise the encoder of a bundle, whose vectors are those that its manifest describes."""
+    from mirror_rt.inference.native.onnx_graph import UnsupportedGraphError
+    from mirror_rt.inference.native.runner import recognise
+
+    encoder = recognise(folder / variant.file, manifest.max_length)
+    if manifest.pad_to is not None or manifest.dimension != encoder.hidden:
+        raise UnsupportedGraphError(f"{folder} pads texts, or shortens their vectors")
+    return encoder
 
 
 def providers_here(folder: Path, manifest: Manifest, options: LoadOptions) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from mirror_rt.bundle.manifest import Manifest, Variant
 from mirror_rt.errors import ConfigError, MissingDependencyError, Setting
 from mirror_rt.inference.devices import choose_devices, device_name, memory_of, with_options
-from mirror_rt.inference.engines import attempts, find_native, openvino_offer
+from mirror_rt.inference.engines import attempts, find_native, open_native, openvino_offer
 from mirror_rt.inference.graph_files import check_graph, loadable
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.loaded_graph import LoadedGraph, Replicas
@@ -72,8 +72,6 @@ def _open_named(
 ) -> tuple[LoadedGraph, Variant]:
     """Open a graph in an engine that was asked for by its name, in place of onnxruntime."""
     if options.providers == NATIVE:
-        from mirror_rt.inference.native.runner import open_native
-
         return open_native(folder, manifest, options)
     from mirror_rt.inference.openvino.runner import open_openvino
 
@@ -90,8 +88,6 @@ def _open_first(
         if best == NATIVE:
             found = find_native(folder, manifest, options)
             if not isinstance(found, str):
-                from mirror_rt.inference.native.runner import open_native
-
                 return open_native(folder, manifest, *found)
             failures.append(f"{NATIVE} does not run it: {found}")
             continue

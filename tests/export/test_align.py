@@ -65,6 +65,9 @@ def test_a_pack_becomes_one_space(pack, dictionaries, words, cli, tmp_path):
     assert (index.default, index.fallback) == ("en", "en")
     assert {entry.vector_space for entry in index.bundles.values()} == {"en"}
     texts = words[:30]
+    assert Encoder.load(tmp_path / "one/fr").providers == ["native"]
+    exact = Encoder.load(tmp_path / "one/fr", providers="cpu").encode(texts)
+    np.testing.assert_allclose(Encoder.load(tmp_path / "one/fr").encode(texts), exact, atol=1e-5)
     with LanguagePack.load(tmp_path / "one") as aligned:
         english, french, italian = (aligned.encode(texts, lang=tag) for tag in ("en", "fr", "it"))
         mixed = aligned.encode(["rain", "rain"], lang=["en", "it"])
@@ -102,6 +105,20 @@ def test_every_graph_and_the_modules_have_the_map(base, pack, words):
         "sentence_embedding",
         "pooled_embedding",
     ]
+
+
+def test_what_was_compared_in_the_engine_is_aligned_there(tiny_bert, words, tmp_path):
+    precisions, targets = ("fp32", "int8"), ("cpu", "native")
+    config = ExportConfig(str(tiny_bert), tmp_path / "base", "mean", precisions, targets)
+    export_bundle(config)
+    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(SIZE, SIZE)))[0]
+    copy_mapped(tmp_path / "base", tmp_path / "turned", turn, words[:20])
+    before, after = (
+        Encoder.load(tmp_path / name, providers="native", variant="int8")
+        for name in ("base", "turned")
+    )
+    assert after.variant.target == "native"
+    np.testing.assert_allclose(before.encode(words) @ turn, after.encode(words), atol=1e-5)
 
 
 def test_bundles_of_the_same_weights_share_a_space(base, bundle, tiny_roberta, tmp_path):

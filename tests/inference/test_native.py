@@ -43,6 +43,15 @@ def test_every_family_gives_what_onnxruntime_gives(tiny_bundle, family, texts):
         assert np.array_equal(encoder.encode(texts, batch_size=3), alone)
 
 
+def test_the_largest_of_each_number(tiny_bert, tmp_path, texts):
+    from mirror_export import ExportConfig, export_bundle
+
+    export_bundle(ExportConfig(str(tiny_bert), tmp_path / "max", pooling="max"))
+    encoder, exact = (Encoder.load(tmp_path / "max", providers=name) for name in ("auto", "cpu"))
+    assert encoder.providers == ["native"]
+    np.testing.assert_allclose(encoder.encode(texts), exact.encode(texts), atol=1e-5)
+
+
 def test_lists_of_ids_of_every_length(tiny_bundle):
     folder, generator = tiny_bundle("roberta"), np.random.default_rng(5)
     rows = [generator.integers(0, 900, n).tolist() for n in range(1, 129)]  # paddings among them

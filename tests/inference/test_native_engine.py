@@ -24,6 +24,7 @@ SHAPES = {
     "wide embeddings": Sizes(embedded=512, layers=1),
     "modernbert": Sizes(layers=3, windows=(0, 16, 5)),
     "narrow modernbert": Sizes(hidden=36, heads=3, inner=50, layers=2, windows=(70, 3)),
+    "pairs": Sizes(layers=1, types=2),
 }
 LENGTHS = [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 65, 129, 150]
 # Of unit vectors: largest difference of a component, and least cosine.
@@ -82,6 +83,52 @@ def test_float32_is_that_of_numpy(make, kernel, shape):
     assert np.abs(run(encoder, texts) - means).max() < LIMITS["fp32"][0]
     firsts = np.array([vectors[0] for vectors in expected])
     assert np.abs(run(encoder, texts, "cls", normalize=False) - firsts).max() < 2e-5
+    largest = np.array([vectors.max(0) for vectors in expected])
+    assert np.abs(run(encoder, texts, "max", normalize=False) - largest).max() < 2e-5
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize("hidden", [36, 64])
+def test_pooled_vectors_are_multiplied_by_the_map(hidden, pooling):
+    random = RandomEncoder(Sizes(hidden=hidden, layers=1, mapped=True))
+    encoder, texts = random.native(_core, "fp32"), texts_of(LENGTHS)
+    pooled = {"mean": np.mean, "cls": lambda x, _: x[0], "max": np.max}[pooling]
+    vectors = [random.token_vectors(text) for text in texts]
+    expected = np.array([pooled(each, 0) @ random.map for each in vectors])
+    found = run(encoder, texts, pooling, normalize=False, threads=2)
+    assert np.abs(found - expected).max() < 3e-5
+    alone = [run(encoder, [text], pooling, normalize=False) for text in texts]
+    assert np.array_equal(found, np.concatenate(alone))
+    tokens = run(encoder, texts, "none", normalize=False)
+    assert np.abs(tokens - np.concatenate(vectors)).max() < 2e-5
+
+
+@pytest.mark.parametrize("number", [0, 3, 7])
+def test_the_largest_of_numbers_that_are_not_finite(number):
+    random = RandomEncoder(Sizes(layers=1))
+    random.words[5] = np.nan
+    encoder, text = random.native(_core, "fp32"), [1] * 8
+    text[number] = 5
+    assert np.isnan(run(encoder, [text], "max", normalize=False)).all()
+
+
+def test_pairs_of_texts_have_two_types():
+    random = RandomEncoder(SHAPES["pairs"])
+    encoder, texts = random.native(_core, "fp32"), texts_of([2, 9, 30])
+    ids, mask, types = np.zeros((3, len(texts), 30), np.int64)
+    given = [[0] * (len(text) // 2) + [1] * (len(text) - len(text) // 2) for text in texts]
+    for row, (text, kinds) in enumerate(zip(texts, given, strict=True)):
+        ids[row, : len(text)], mask[row, : len(text)], types[row, : len(text)] = text, 1, kinds
+    options = {"normalize": False, "threads": 2, "spins": 0}
+    found = encoder.run(ids, mask, types=types, pooling="none", **options)
+    vectors = [random.token_vectors(*each) for each in zip(texts, given, strict=True)]
+    assert np.abs(found - np.concatenate(vectors)).max() < 2e-5
+    firsts = encoder.run(ids, mask, types=types, pooling="cls", **options)
+    assert np.abs(firsts - [vectors_of[0] for vectors_of in vectors]).max() < 2e-5
+    with pytest.raises(IndexError, match=r"token type 2 is outside 0 .. 1"):
+        encoder.run(ids, mask, types=types * 2, pooling="cls", **options)
+    with pytest.raises(ValueError, match="same two dimensions"):
+        encoder.run(ids, mask, types=types[:1], pooling="cls", **options)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from native_build import build_sanitized
@@ -64,6 +65,12 @@ def test_encoders_losses_and_searches_of_any_shape(fuzz):
     assert f"{GRAPHS * 10:,} shapes" in fuzz(GRAPHS * 10)
 
 
-def test_any_graph(fuzz, tiny_bundle):
+def test_any_graph(fuzz, tiny_bundle, tiny_bert, tmp_path):
+    from mirror_export import ExportConfig, export_bundle
+    from mirror_export.pack.mapped_bundle import copy_mapped
+
+    export_bundle(ExportConfig(str(tiny_bert), tmp_path / "max", pooling="max"))
+    copy_mapped(tmp_path / "max", tmp_path / "aligned", np.eye(32)[::-1], ["a river"])
     graphs = [tiny_bundle(family) / "onnx" / "model.onnx" for family in FAMILIES]
+    graphs += [tmp_path / name / "onnx" / "model.onnx" for name in ("max", "aligned")]
     assert f"{GRAPHS:,} graphs, of which" in fuzz(GRAPHS, *graphs)

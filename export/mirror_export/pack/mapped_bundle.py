@@ -23,6 +23,7 @@ from mirror_rt.bundle.manifest import Layout, Variant, record_files
 from mirror_rt.errors import BundleError, ConfigError, ModelError, ParityError
 from mirror_rt.heads.task_heads import Heads
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.providers import Providers
 from mirror_rt.io.atomic import link_or_copy, write_json
 from mirror_train.model.dense import Dense, save_dense
 
@@ -42,7 +43,7 @@ def copy_mapped(
     fields of the manifest. The vectors of both bundles are compared on `texts`.
     """
     manifest = Manifest.read(source)
-    _check_mappable(source, manifest)
+    _check_mappable(source)
     graphs = tuple(v.file.removesuffix(".onnx") for v in manifest.variants.values())
     for name in manifest.files:
         if not name.startswith(graphs) and name != _MODULES:
@@ -59,18 +60,12 @@ def copy_mapped(
     _compare(source, target, weight, texts)
 
 
-def _check_mappable(source: Path, manifest: Manifest) -> None:
+def _check_mappable(source: Path) -> None:
     if Heads.present(source):
         raise ConfigError(
             f"{source} has task heads, which take its vectors as they are: export the model "
             "without them to align it"
         )
-    for name, variant in manifest.variants.items():
-        if variant.target == "native":
-            raise ConfigError(
-                f"{source} has the variant {name}, and the native engine runs no layer behind the "
-                "pooling: export the model without --target native to align it"
-            )
 
 
 def _write_layer(source: Path, target: Path, weight: npt.NDArray[np.float32]) -> None:
@@ -133,11 +128,13 @@ def _compare(source: Path, target: Path, weight: npt.NDArray[np.float32], texts:
         fused = variant.graph.get("fused", {})
         if any(name.startswith("Packed") for name in fused):
             continue  # only CUDA has it
-        runs = dataclasses.replace(variant, target="cpu")
+        native = variant.target == "native"
+        runs = variant if native else dataclasses.replace(variant, target="cpu")
+        providers: Providers = "native" if native else "cpu"
+        options = LoadOptions(verify=False, providers=providers, variant=name)
         vectors = []
         for folder in (source, target):
             manifest = dataclasses.replace(Manifest.read(folder), variants={name: runs})
-            options = LoadOptions(verify=False, providers=["CPUExecutionProvider"])
             with Encoder(folder, manifest, options) as encoder:
                 vectors.append(encoder.encode(texts, normalize_embeddings=True))
         difference = float(np.abs(vectors[0] @ weight - vectors[1]).max())

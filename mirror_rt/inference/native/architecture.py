@@ -31,6 +31,8 @@ HIDDEN, _POOLED = "last_hidden_state", "pooled_embedding"
 Arguments = dict[str, Any]
 # What makes the value that enters the first layer; Add is that of a projection.
 _BEFORE = ("EmbedLayerNormalization", "Add")
+# Matrices behind the pooling: an aligned bundle has one, and one more for each time it is aligned.
+_MOST_MAPS = 8
 # The distance in tokens from which on MPNet has one bucket, as in transformers.
 _MPNET_DISTANCE = 128
 
@@ -159,13 +161,33 @@ def common_of(
     return {"heads": heads, "inner": inner, "scale": scale, "activation": activation}
 
 
-def find_pooling(graph: Graph) -> str:
-    """Return how the graph pools token vectors: `mean` or `cls`."""
-    node = made(graph, _POOLED, "Gather", "Div")
+def find_pooling(graph: Graph) -> tuple[str, list[str]]:
+    """Return how the graph pools token vectors, and the matrices behind it, the last one first."""
+    name, maps = _POOLED, list[str]()
+    while len(maps) < _MOST_MAPS and graph.producers[name].op_type == "MatMul":
+        name, weight = graph.producers[name].inputs
+        maps.append(weight)
+    return _find_pooling(graph, name), maps
+
+
+def _find_pooling(graph: Graph, name: str) -> str:
+    node = made(graph, name, "Gather", "Div", "ReduceMax")
     if node.op_type == "Gather":
         index = graph.weight(node.input(1)).tolist()
         expect(graph, (node.input(0), index) == (HIDDEN, 0), "pooling")
         return "cls"
+    if node.op_type == "ReduceMax":
+        chosen = made(graph, node.input(0), "Where")
+        padded = made(graph, chosen.input(0), "Equal")
+        axes, lowest, zero = (
+            graph.weight(each).ravel().tolist()
+            for each in (node.input(1), chosen.input(1), padded.input(1))
+        )
+        of = (chosen.input(2), made(graph, padded.input(0), "Unsqueeze").input(0))
+        found = (of, axes, lowest, zero, node.attributes.get("keepdims"))
+        wanted = ((HIDDEN, "attention_mask"), [1], [-np.inf], [0], 0)
+        expect(graph, found == wanted, "pooling")
+        return "max"
     product = made(graph, made(graph, node.input(0), "ReduceSum").input(0), "Mul")
     mask = made(graph, made(graph, product.input(1), "Cast").input(0), "Unsqueeze")
     factors = (product.input(0), mask.input(0))

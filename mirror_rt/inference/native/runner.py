@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import functools
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt import _core
-from mirror_rt.bundle.manifest import Manifest, Precision, Variant
-from mirror_rt.errors import BundleError, ClosedError, ConfigError, Setting
+from mirror_rt.errors import BundleError, ClosedError
 from mirror_rt.inference.forks import forget_after_fork
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.loaded_graph import LoadedGraph
@@ -28,6 +27,7 @@ from mirror_rt.inference.native.onnx_graph import (
     Floats,
     Graph,
     UnsupportedGraphError,
+    expect,
     floats,
     pair,
 )
@@ -35,13 +35,11 @@ from mirror_rt.inference.native.sizes import check_sizes
 from mirror_rt.inference.providers import NATIVE
 from mirror_rt.tokens.padding import PaddedBatch
 
-_PRECISIONS: dict[str, Precision] = {"fp32": "fp32", "bf16": "bf16", "int8": "int8"}
 # How often a thread that waits for another looks again before it gives up its processor.
 _SPINS = {"off": 0, "run": 4000, "always": 4000}
 # The largest table of words of which the engine keeps a copy of its own; one of a model for a
 # hundred languages stays mapped from the file, which several processes then share.
 _KEPT_BYTES = 1 << 27
-_HINT = "the native engine cannot run it, onnxruntime can: pip install 'mirror-rt[cpu]'"
 
 
 class Recognised(NamedTuple):
@@ -53,6 +51,7 @@ class Recognised(NamedTuple):
     embeddings: Embeddings
     layers: list[Layer]
     pooling: str
+    maps: list[str]
 
 
 def recognise(path: Path, longest: int) -> Recognised:
@@ -70,17 +69,12 @@ def recognise(path: Path, longest: int) -> Recognised:
     try:
         embeddings, layers = (read_modern if is_modern(graph) else read_bert)(graph)
         hidden = check_sizes(graph, embeddings, layers, longest)
-        return Recognised(graph, longest, hidden, embeddings, layers, find_pooling(graph))
+        pooling, maps = find_pooling(graph)
+        for name in maps:
+            expect(graph, graph.shape(name) == (hidden, hidden), "a layer behind the pooling")
+        return Recognised(graph, longest, hidden, embeddings, layers, pooling, maps)
     except (ValueError, TypeError, ArithmeticError, LookupError) as error:
         raise UnsupportedGraphError(f"{path}: {error}") from error
-
-
-def recognise_in(folder: Path, manifest: Manifest, variant: Variant) -> Recognised:
-    """Recognise the encoder of a bundle, whose vectors its manifest describes; as `recognise`."""
-    encoder = recognise(folder / variant.file, manifest.max_length)
-    if manifest.pad_to is not None or manifest.dimension != encoder.hidden:
-        raise UnsupportedGraphError(f"{folder} pads texts, or shortens their vectors")
-    return encoder
 
 
 class NativeRunner(LoadedGraph):
@@ -104,6 +98,7 @@ class NativeRunner(LoadedGraph):
         self._spins = _SPINS[options.resolved_spinning]
         self._encoder: _core.NativeEncoder | None
         self._pooling = encoder.pooling
+        self._typed = encoder.embeddings.types != ""
         try:
             self._encoder = _pack(encoder, precision)
         except (ValueError, TypeError, ArithmeticError, LookupError) as error:
@@ -128,6 +123,7 @@ class NativeRunner(LoadedGraph):
                 normalize=output == "sentence_embedding",
                 threads=self._threads,
                 spins=self._spins,
+                types=batch.token_type_ids if self._typed else None,
             )
         except (IndexError, ValueError, MemoryError) as error:
             rows, length = ids.shape
@@ -154,61 +150,17 @@ class NativeRunner(LoadedGraph):
         return self._encoder
 
 
-def open_native(
-    folder: Path, manifest: Manifest, options: LoadOptions, encoder: Recognised | None = None
-) -> tuple[LoadedGraph, Variant]:
-    """Open the fp32 graph of a bundle in the native engine.
-
-    Args:
-        folder: folder of the bundle.
-        manifest: manifest of the bundle.
-        options: `variant` is `fp32` (None), `bf16` or `int8`, made of the fp32 graph.
-        encoder: what `recognise` found, if it has been asked already.
-
-    Raises:
-        BundleIntegrityError: a file is missing or was changed.
-        ConfigError: the variant or an option does not go with the engine.
-        BundleError: the bundle has no fp32 graph, or it is not one that the engine can run.
-    """
-    for option in options.for_cards:
-        raise ConfigError(
-            Setting(option, getattr(options, option)),
-            " is for NVIDIA cards, not for the provider native",
-        )
-    try:
-        variant = native_variant(folder, manifest, options.variant)
-        files = manifest.files_for([variant]) if options.verify else {}
-        with manifest.verifying(folder, files):
-            encoder = encoder or recognise_in(folder, manifest, variant)
-            return NativeRunner(encoder, variant.precision, options), variant
-    except UnsupportedGraphError as error:
-        raise BundleError(f"{error}; {_HINT}") from error
-
-
-def native_variant(folder: Path, manifest: Manifest, name: str | None) -> Variant:
-    """Return the variant of the manifest, or one made of its fp32 graph."""
-    precision = _PRECISIONS.get((name or "fp32").removesuffix("-native"))
-    if precision is None:
-        raise ConfigError(
-            f"variant {name!r}: the provider native runs {', '.join(_PRECISIONS)}, made of fp32"
-        )
-    if (compared := manifest.variants.get(f"{precision}-native")) is not None:
-        return compared
-    for variant in manifest.variants.values():
-        if (variant.precision, variant.target) == ("fp32", "cpu"):
-            return replace(variant, precision=precision, target="native", parity=None)
-    raise UnsupportedGraphError(f"{folder} has no fp32 graph for the CPU")
-
-
 def _pack(encoder: Recognised, precision: str) -> _core.NativeEncoder:
     """Pack the weights layer by layer."""
-    graph, longest, _, embeddings, layers, _ = encoder
+    graph, longest, _, embeddings, layers, _, maps = encoder
     relative = layers[0].relative
+    matrices = [floats(graph, name).astype(np.float64) for name in reversed(maps)]
     arrays = _embeddings(graph, embeddings, longest)
     positions = len(arrays["positions"])
     engine = _core.NativeEncoder(
         precision=precision,
         relative=distances(floats(graph, relative), positions) if relative else None,
+        map=functools.reduce(np.matmul, matrices).astype(np.float32) if maps else None,
         **arrays,
         **layers[0].common,
     )
@@ -232,14 +184,13 @@ def _embeddings(graph: Graph, names: Embeddings, longest: int) -> Arguments:
     words, positions, skipped = floats(graph, names.words), None, None
     if names.positions:
         positions = floats(graph, names.positions)
-        if names.types:
-            positions = positions + floats(graph, names.types)[:1]
         skipped = None if names.skipped_id < 0 else positions[names.first - 1].copy()
         positions = np.ascontiguousarray(positions[names.first :])
     return {
         # What is mapped changes with the file, and is gone with its end.
         "words": words.copy() if words.nbytes <= _KEPT_BYTES else words,
         "positions": np.empty((longest, 0), np.float32) if positions is None else positions,
+        "types": floats(graph, names.types) if names.types else None,
         "norm": pair(graph, names.norm),
         "epsilon": names.epsilon,
         "projection": pair(graph, names.projection) if names.projection[0] else None,

@@ -41,6 +41,8 @@ def random_sizes(r: np.random.Generator) -> Sizes:
         relative=not modern and r.random() < 0.3,
         skipped_id=-1 if modern else int(r.integers(-1, vocabulary)),
         windows=(int(r.integers(0, positions + 9)),) if modern else (),
+        types=0 if modern else int(r.integers(0, 4)),
+        mapped=bool(r.integers(2)),
     )
 
 
@@ -52,18 +54,21 @@ def fuzz_encoder(core, r: np.random.Generator, isa: str) -> None:
     ids, mask = np.zeros((2, len(lengths), lengths.max()), np.int64)
     for row, length in enumerate(lengths):
         ids[row, :length], mask[row, :length] = r.integers(0, sizes.vocabulary, length), 1
-    pooling = str(r.choice(["mean", "cls", "none"]))
+    pooling = str(r.choice(["mean", "cls", "max", "none"]))
     options = {"pooling": pooling, "normalize": bool(r.integers(2)), "spins": 10}
-    together = encoder.run(ids, mask, threads=int(r.integers(1, 4)), **options)
+    types = r.integers(0, max(sizes.types, 1), ids.shape)
+    together = encoder.run(ids, mask, types=types, threads=int(r.integers(1, 4)), **options)
     assert np.isfinite(together).all(), sizes
-    alone = [encoder.run(ids[i : i + 1], mask[i : i + 1], threads=1, **options)
-             for i in range(len(ids))]  # fmt: skip
+    alone = [encoder.run(ids[i : i + 1], mask[i : i + 1], types=types[i : i + 1], threads=1,
+                         **options) for i in range(len(ids))]  # fmt: skip
     assert np.array_equal(together, np.concatenate(alone)), sizes
-    ids[-1, 0] = r.choice(ODD)  # mostly no token
-    try:
-        encoder.run(ids, mask, threads=1, **options)
-    except IndexError:
-        assert not 0 <= ids[-1, 0] < sizes.vocabulary
+    for numbers, limit in ((ids, sizes.vocabulary), (types, max(sizes.types, 1))):
+        numbers[-1, 0] = r.choice(ODD)  # mostly no token
+        try:
+            encoder.run(ids, mask, types=types, threads=1, **options)
+        except IndexError:
+            assert not 0 <= numbers[-1, 0] < limit
+        numbers[-1, 0] = 0
 
 
 def fuzz_loss(core, r: np.random.Generator, isa: str) -> None:
@@ -164,9 +169,8 @@ def fuzz_graphs(core, count: int, seed: int, graphs: list[Path]) -> int:
             found, precision = runner.recognise(path, longest), str(r.choice(PRECISIONS))
             encoder = runner.NativeRunner(found, precision, LoadOptions())
             ids = r.integers(0, 900, (3, min(longest, 20)))
-            encoder.run(
-                PaddedBatch(ids, np.ones_like(ids), np.zeros_like(ids)), "last_hidden_state"
-            )
+            batch = PaddedBatch(ids, np.ones_like(ids), np.zeros_like(ids))
+            encoder.run(batch, str(r.choice(["last_hidden_state", "pooled_embedding"])))
             ran += 1
         except BundleError:
             pass

@@ -26,6 +26,8 @@ class Sizes:
     relative: bool = False
     skipped_id: int = -1
     windows: tuple[int, ...] = ()
+    types: int = 0
+    mapped: bool = False
 
 
 class RandomEncoder:
@@ -56,6 +58,8 @@ class RandomEncoder:
         ]
         for number, window in enumerate(s.windows):
             self.layers[number] |= {"window": window, "rotary": self._angles(10.0 ** (number + 1))}
+        self.types = self._normal(s.types, e) if s.types else None
+        self.map = self._normal(h, h, scale=h**-0.5) if s.mapped else None
 
     def native(self, core, precision, instruction_set=""):
         """Make the same encoder in the module `core`."""
@@ -70,6 +74,8 @@ class RandomEncoder:
             words=self.words,
             positions=self.positions,
             norm=self.norm,
+            types=self.types,
+            map=self.map,
             projection=self.projection,
             relative=self.relative,
             skipped_id=s.skipped_id,
@@ -82,13 +88,16 @@ class RandomEncoder:
             encoder.add_layer(**layer)
         return encoder
 
-    def token_vectors(self, ids: list[int]) -> np.ndarray:
-        """Compute the vectors of the tokens of one text, float64 [L, H]."""
+    def token_vectors(self, ids: list[int], types: list[int] | None = None) -> np.ndarray:
+        """Compute the vectors of the tokens of one text, float64 [L, H]; None for types of 0."""
         real = np.array(ids) != self.sizes.skipped_id
         positions = self.positions[np.maximum(np.cumsum(real) - 1, 0)].astype(np.float64)
         if self.skipped is not None:
             positions[~real] = self.skipped
-        x = _normalize(self.words[ids] + (0 if self.sizes.windows else positions), self.norm)
+        embedded = self.words[ids] + (0 if self.sizes.windows else positions)
+        if self.types is not None:
+            embedded = embedded + self.types[types or [0] * len(ids)]
+        x = _normalize(embedded, self.norm)
         if self.projection:
             x = _linear(x, self.projection)
         if self.sizes.windows:
