@@ -16,11 +16,13 @@ from mirror_export import ExportConfig, export_bundle
 pytest.importorskip("sentence_transformers")
 FILES = ["sentence_transformer/test_model.py", "sentence_transformer/test_compute_embeddings.py",
          "util/test_retrieval.py"]  # fmt: skip
-# They test other classes, or files and numbers of models that the model at hand is not.
+# They test other classes, models of other modules (averages of word vectors, LSTM ...), adapters of
+# peft, or files and numbers of models that the model at hand is not.
 OTHERS = [
     "test_clip", "test_conversion_ignores_source", "test_default_pooling_mode",
     "test_encode_normalize", "test_encode_single_sentences", "test_load_with_pytorch_bin",
     "test_load_with_revision", "test_load_with_safetensors", "test_encode_with_dataset_column",
+    "test_safetensors", "test_router_transformers_model_property", "adapter", "peft",
 ]  # fmt: skip
 _MODULES = "a bundle is a graph: it has no modules, hooks or settings of PyTorch"
 _SAVED = "a bundle is complete on disk: the class does not write models"

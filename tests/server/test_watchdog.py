@@ -38,6 +38,7 @@ def items(item, n):
     return {"inputs": [item] * n}
 
 
+_COMPARISON = b'{"inputs": {"source_sentence": "a", "sentences": ['
 SENTENCES = {"source_sentence": "a", "sentences": ["river " * 20] * 2000}
 WIDE = text("a", '🙂", "truncate": true'.encode(), 9_900_000)
 REQUESTS = {
@@ -59,6 +60,11 @@ REQUESTS = {
     "openai, base64": ("/v1/embeddings", {"input": ["river"] * 2048, "encoding_format": "base64"}),
     "openai, chunks": ("/v1/embeddings", {"input": "river " * 100_000, "on_too_long": "chunk"}),
     "similarity": ("/similarity", {"inputs": SENTENCES}),
+    "root, a comparison": ("/", filled(b'"river",', _COMPARISON, b"]}}")),
+    "root, numbers compared": ("/", filled(b"5,", _COMPARISON, b"]}}")),
+    "root, what is no request": ("/", filled(b"[],", b'{"inputs": 1, "x": [')),
+    "decode": ("/decode", {"ids": [[5] * 128] * 2048}),
+    "decode, numbers": ("/decode", filled(b"5,", b'{"ids": [')),
     "embed_all": ("/embed_all", items("river " * 60, 300)),
     "tokenize, a text": ("/tokenize", text("a ", b'"')),
     "tokenize, texts": ("/tokenize", items("a " * 2000, 40)),

@@ -29,13 +29,3 @@ NAMES = {
 }
 stsb_bert_tiny = _model("stsb_bert_tiny")
 paraphrase_distilroberta_base_v1 = _model("paraphrase_distilroberta_base_v1")
-
-
-@pytest.fixture
-def avg_word_embeddings_levy():
-    pytest.skip("the class runs encoders, not averages of word vectors")
-
-
-@pytest.fixture
-def static_embedding_model():
-    pytest.skip("the class runs encoders, not averages of word vectors")
