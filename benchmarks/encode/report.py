@@ -167,8 +167,8 @@ def write_report(folder, about, state, docs):
     print(f"\n{text}\nwritten: {stem}.json, .md, .png")
     if docs is not None:
         before, _, old = docs.read_text(encoding="utf-8").partition(BEGIN)
-        lines += ["", f"[The report](../../benchmarks/results/{stem.name}.md) has the versions of all "
-                  "packages, 64 callers at once, and the goals.", ""]  # fmt: skip
+        link = f"[The report](../../benchmarks/results/{stem.name}.md)"
+        lines += ["", f"{link} has all versions, 64 callers at once, and the goals.", ""]
         shown_there = "\n".join(["", "", *lines, ""])
         docs.write_text(f"{before}{BEGIN}{shown_there}{END}{old.partition(END)[2]}", "utf-8")
 
