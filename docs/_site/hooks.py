@@ -20,7 +20,14 @@ ROOT = Path(__file__).parents[2]
 OUTSIDE = "repository"  # the folder of the site for files beside docs/
 COMMANDS = "reference/commands.md"
 LINK = re.compile(r"(\]\()([^)#\s:]+)(#[^)\s]*)?(\))")
-FIRST = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+FIRST = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "RELEASING.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
