@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 import sys
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast, get_args, get_type_hints
 
 from mirror_rt import __version__
 from mirror_rt.bundle.manifest import Layout
@@ -43,7 +43,8 @@ class Evaluate(Invocation):
     model: Annotated[
         tuple[str, ...],
         Help("bundles, packs, Hugging Face folders or names, or folders that have one for each "
-             "language, or word vectors (.vec, .txt, .bin); several are compared", "[LABEL=]M",
+             "language, or word vectors (.vec, .txt, .bin); several are compared; M:cls has a "
+             "pooling of its own", "[LABEL=]M",
              word=True),
     ]  # fmt: skip
     suite: Annotated[
@@ -141,8 +142,18 @@ def _labelled(spec: str) -> tuple[str, str]:
     return spec, spec
 
 
+def _pooled(path: str, loading: LoadingOptions) -> tuple[str, LoadingOptions]:
+    """Take the pooling from the end of MODEL:POOLING, where it is one."""
+    name, _, pooling = path.rpartition(":")
+    known = get_args(get_type_hints(LoadingOptions)["pooling"])
+    if pooling not in known or not name or Path(path).exists():
+        return path, loading
+    return name, replace(loading, pooling=cast(Any, pooling))
+
+
 def _model(label: str, path: str, loading: LoadingOptions) -> EvaluatedModel:
     """Make a model with one encoder, or with one per language (a pack or a folder of models)."""
+    path, loading = _pooled(path, loading)
     folder = Path(path)
     if is_static(folder):
         return EvaluatedModel(label, lambda language: StaticVectors.read(folder))

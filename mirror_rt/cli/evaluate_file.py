@@ -11,7 +11,9 @@ from typing import Annotated, Any
 from mirror_rt.cli.common import LoadingOptions, fill_table
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Group, Help
-from mirror_rt.evaluation import evaluate_geometry, evaluate_similarity, read_scored_pairs
+from mirror_rt.evaluation import evaluate_geometry, read_scored_pairs, spearman
+from mirror_rt.evaluation.similarity import cosines
+from mirror_rt.io.atomic import check_free, new_file
 from mirror_rt.io.text import read_texts
 
 
@@ -37,6 +39,7 @@ class Similarity(_OfOneFile):
 
     Examples:
         mirror-rt evaluate similarity bundle --pairs pairs.tsv
+        mirror-rt evaluate similarity tuned --pairs pairs.tsv --cosines cosines.tsv
     """
 
     pairs: Annotated[
@@ -44,11 +47,24 @@ class Similarity(_OfOneFile):
         Help("a header, two text columns (text1 text2, sentence1 sentence2, word1 word2) and "
              "score"),
     ]  # fmt: skip
+    cosines: Annotated[
+        Path | None, Help("write each pair with its score and its cosine", "FILE.tsv")
+    ] = None
 
     def run(self) -> None:
         pairs = read_scored_pairs(self.pairs)
-        rho = evaluate_similarity(self.loading.load_named(self.model), pairs)
-        self._print({"spearman": rho, "n": len(pairs.scores)})
+        if self.cosines is not None:
+            check_free(self.cosines, overwrite=False)
+        found = cosines(self.loading.load_named(self.model), pairs.first, pairs.second)
+        if self.cosines is not None:
+            columns = (pairs.first, pairs.second, pairs.scores.tolist(), found.tolist())
+            rows = [
+                f"{a}\t{b}\t{score:g}\t{one:.6f}\n"
+                for a, b, score, one in zip(*columns, strict=True)
+            ]
+            with new_file(self.cosines, overwrite=False) as file:
+                file.write("".join(["text1\ttext2\tscore\tcosine\n", *rows]).encode())
+        self._print({"spearman": spearman(found, pairs.scores), "n": len(pairs.scores)})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from mirror_rt.evaluation.plots import (
     cosines_figure,
     differences_figure,
     intervals_figure,
+    roc_figure,
     to_point,
     to_svg,
 )
@@ -137,7 +138,11 @@ def _cosines(name: str, suite: str, evaluation: Evaluation) -> str:
     panels = {model: (samples.positives, samples.negatives) for model, samples in row.items()}
     labels = (some.positive_label, some.negative_label)
     draw = partial(cosines_figure, panels, labels)
-    return f"<h3>{escape(name)}: cosines</h3>" + _image(f"cosines of {name}", draw)
+    shown = f"<h3>{escape(name)}: cosines</h3>" + _image(f"cosines of {name}", draw)
+    if suite != "qnli":
+        return shown
+    title = f"<h3>{escape(name)}: ROC curves</h3>"
+    return shown + title + _image(f"ROC curves of {name}", partial(roc_figure, panels))
 
 
 def _section(title: str, header: list[str], rows: Sequence[Sequence[str]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,30 @@ def cosines_figure(
         axes.set_xlabel("cosine")
     figure.axes[0].set_ylabel("density")
     return figure
+
+
+def roc_figure(models: dict[str, tuple[Cosines, Cosines]], *, narrow: bool = False) -> Figure:
+    """Plot the ROC curves of models, by the cosines of positive and of negative pairs."""
+    figure = new_figure(4 if narrow else 4.6, 4)
+    (axes,) = _panels(figure, 1)
+    for (model, pair), colour in zip(models.items(), itertools.cycle(COLOURS)):
+        axes.plot(*roc_curve(*pair), label=model, color=colour)
+    axes.plot([0, 1], [0, 1], color="0.8", linewidth=1)
+    axes.set_xlabel("share of the negatives above the threshold")
+    axes.set_ylabel("share of the positives")
+    figure.legend(frameon=False, loc="outside upper left")
+    return figure
+
+
+def roc_curve(positives: Cosines, negatives: Cosines) -> tuple[Cosines, Cosines]:
+    """Return the false and the true positive rates at every threshold, from (0, 0) to (1, 1)."""
+    thresholds = np.unique(np.concatenate([positives, negatives]))
+    rates = (
+        np.append(0, 1 - np.searchsorted(np.sort(found), thresholds[::-1]) / len(found))
+        for found in (negatives, positives)
+    )
+    false, true = rates
+    return false, true
 
 
 def intervals_figure(

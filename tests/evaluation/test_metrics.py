@@ -1,5 +1,7 @@
 """Every measure of the suites against an implementation of others, or its formula."""
 
+import math
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -18,11 +20,13 @@ from mirror_rt.evaluation.induction import (
     orthogonal_procrustes,
     vecmap,
 )
+from mirror_rt.evaluation.models import EvaluatedModel
+from mirror_rt.evaluation.plots import roc_curve
 from mirror_rt.evaluation.readers.concepts import Names, split_ids
 from mirror_rt.evaluation.readers.pairs import ScoredPairs
 from mirror_rt.evaluation.statistics import RankCorrelation, RocAuc
 from mirror_rt.evaluation.suites.linking import link
-from mirror_rt.evaluation.suites.sentences import _mean
+from mirror_rt.evaluation.suites.sentences import _labelled_set, _mean
 from mirror_rt.evaluation.suites.words import align
 
 
@@ -46,6 +50,46 @@ def test_roc_auc_equals_sklearn(rng, decimals):
     scores = np.round(rng.standard_normal(400) + labels, decimals)  # rounded: ties
     expected = sklearn.metrics.roc_auc_score(labels, scores)
     assert RocAuc(scores, labels)() == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_roc_curve_equals_sklearn(rng):
+    labels = rng.random(200) < 0.4
+    scores = np.round(rng.standard_normal(200) + labels, 1)
+    false, true = roc_curve(scores[labels], scores[~labels])
+    expected = sklearn.metrics.roc_curve(labels, scores, drop_intermediate=False)
+    np.testing.assert_allclose(false, expected[0])
+    np.testing.assert_allclose(true, expected[1])
+
+
+def test_alignment_and_uniformity_of_labelled_pairs(tmp_path, rng):
+    """BERT-CF, section 6.3, as the formulas are printed, over the pairs of the set."""
+    path = tmp_path / "dev.tsv"
+    rows = [f"a{i}\tb{i}\t{i % 3 == 0:d}" for i in range(30)]
+    path.write_text("\n".join(["text1\ttext2\tlabel", *rows]))
+    table = {f"{side}{i}": rng.standard_normal(4) for side in "ab" for i in range(30)}
+    model = EvaluatedModel("m", lambda language: Texts(table))
+    found = {
+        one.metric: one.value for one in _labelled_set("dev", path, None).measure(model).outcomes
+    }
+
+    def f(text):
+        return table[text] / np.linalg.norm(table[text])
+
+    squares = [((f(f"a{i}") - f(f"b{i}")) ** 2).sum() for i in range(30)]
+    alignment = sum(squares[::3]) / len(squares[::3])
+    uniformity = math.log(sum(math.exp(-2 * one) for one in squares) / len(squares))
+    assert found["alignment"] == pytest.approx(alignment, abs=1e-6)
+    assert found["uniformity"] == pytest.approx(uniformity, abs=1e-6)
+
+
+class Texts:
+    """An encoder of texts that have their vectors beforehand, as suites call it."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def encode(self, texts, *, normalize_embeddings, show_progress_bar):
+        return np.array([self.table[text] for text in texts])
 
 
 def test_roc_auc_counts_a_tie_as_half():

@@ -19,6 +19,7 @@ from mirror_rt.evaluation.run import Evaluation, Measure, Result, evaluate_sets
 from mirror_rt.evaluation.suites import SuiteOptions, find_sets
 from mirror_rt.evaluation.suites.base import Outcome, evaluation_splits, language_of
 from mirror_rt.evaluation.suites.sentences import AVERAGED
+from mirror_train import TorchEncoder
 from paths import ROOT
 
 SUITES = ["words", "sentences", "linking", "qnli", "clws", "bli", "geometry"]
@@ -149,6 +150,28 @@ def test_average_is_of_the_seven_sets(report):
         average = found.pop("average of 7")
         assert len(found) == 7
         assert average == pytest.approx(np.mean(list(found.values())))
+
+
+def test_a_pooling_for_each_model_and_the_cosines_of_pairs(tmp_path, cli, tiny_bert):
+    write(tmp_path / "pairs/quora.tsv", "question1\tquestion2\tis_duplicate", "the\tof\t1",
+          "day\ttime\t0", "in\ton\t1")  # fmt: skip
+    write(tmp_path / "pairs.tsv", "text1\ttext2\tscore", "the\tof\t1", "day\ttime in\t2")
+    models = [f"{name}={tiny_bert}:{name}" for name in ("cls", "mean", "max")]
+    done = cli("evaluate", *models, "--suite", "qnli", "--data", tmp_path, "--out",
+               tmp_path / "report", "--allow-missing", "--samples", 0)  # fmt: skip
+    assert done.code == 0, done.err
+    results = json.loads((tmp_path / "report" / "report.json").read_text())["results"]
+    uniform = {one["model"]: one["value"] for one in results if one["metric"] == "uniformity"}
+    assert len({*uniform.values()}) == 3
+    assert "ROC curves of quora" in (tmp_path / "report" / "report.html").read_text()
+    line = ["evaluate", "similarity", tiny_bert, "--pairs", tmp_path / "pairs.tsv", "--cosines",
+            tmp_path / "cosines.tsv"]  # fmt: skip
+    assert cli(*line).code == 0
+    rows = [row.split("\t") for row in (tmp_path / "cosines.tsv").read_text().splitlines()]
+    assert rows[0] == ["text1", "text2", "score", "cosine"]
+    a, b = TorchEncoder.load(tiny_bert).encode(["day", "time in"])
+    assert float(rows[2][3]) == pytest.approx(a @ b, abs=1e-5)
+    assert "already exists" in cli(*line).err
 
 
 def test_published_word_sets_are_found_below_wordsim(tmp_path):

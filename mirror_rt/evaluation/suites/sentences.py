@@ -176,7 +176,19 @@ def _measure_labelled(path: Path, language: str | None, model: EvaluatedModel) -
     found = cosines(model.of(language), pairs.first, pairs.second)
     note = f"{pairs.left_out} rows without a label or a text left out" if pairs.left_out else ""
     outcome = Outcome.of("ROC AUC", len(found), RocAuc(found, pairs.positive), note=note)
+    # Of unit vectors |x - y|^2 is 2 - 2 cos(x, y); BERT-CF, section 6.3, on these pairs alone.
+    distances, positive = 2 - 2 * found, pairs.positive.astype(np.float64)
+    near = np.exp(-2 * distances)
+    geometry: dict[str, Statistic] = {
+        "alignment": lambda w: float((w * positive) @ distances / max(float(w @ positive), 1.0)),
+        "uniformity": lambda w: float(np.log(w @ near / w.sum())),
+    }
+    ones = np.ones(len(found))
+    shape = [
+        Outcome(name, len(found), of(ones), of, ranked=False, better="lower", note="of the pairs")
+        for name, of in geometry.items()
+    ]
     samples = CosineSamples(
         found[pairs.positive], found[~pairs.positive], "labelled related", "labelled not"
     )
-    return Measured([outcome], samples)
+    return Measured([outcome, *shape], samples)
