@@ -50,7 +50,8 @@ _FILES = {
     "sentence": ("sentences/{}.txt", "sts/stsb-{}-test.tsv"),
 }
 _SMALL_TOP, _SMALL_SEEDS = 1000, 2
-_WORDS = 100_000  # number of words that --words takes; the data-size study goes up to it
+_WORDS = 100_000  # number of words that --words takes in these studies
+_OF_MANY_WORDS = ("data-size", "frequency")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +67,8 @@ class _Data:
     strings: Annotated[Path | None, Help("tune on these lines instead")] = None
     words: Annotated[
         str | None,
-        Help("tune on the most frequent words of a language instead (for all but data-size, 10000 "
-             "unless --top says otherwise)", "LANG"),
+        Help("tune on the most frequent words of a language instead (for all but data-size and "
+             "frequency, 10000 unless --top says otherwise)", "LANG"),
     ] = None  # fmt: skip
     pairs: Annotated[
         Path | None,
@@ -251,7 +252,7 @@ class Study(Invocation):
         if top is not None and top < 1:
             raise ConfigError(field="top", expected="at least 1", value=top)
         if self.data.words is not None:
-            most = _WORDS if plan.name == "data-size" else 10_000
+            most = _WORDS if plan.name in _OF_MANY_WORDS else 10_000
             return word_list(self.data.words, top=most if top is None else top)
         path = self.data.strings or self._in_data(recipe, 0, "--strings FILE")
         data = load_training_data(path, data_format="text", language=self.data.lang)

@@ -118,6 +118,17 @@ def _data_size(recipe: Recipe, count: int) -> list[Setup]:
     return [Setup(f"{n:,} strings", top=n, x=n) for n in (first, *sizes)]
 
 
+def _frequency(recipe: Recipe, count: int) -> list[Setup]:
+    """Return setups of ten buckets of words, the most frequent first; fewer where words are few."""
+    buckets = max(1, min(10, count // recipe.batch_size))
+    size = count // buckets
+    starts = range(0, buckets * size, size)
+    return [
+        Setup(f"words {start + 1:,} to {start + size:,}", top=size, start=start, x=start + size)
+        for start in starts
+    ]
+
+
 def _random_strings(recipe: Recipe, count: int) -> list[Setup]:
     fast = {"learning_rate": 5e-5}
     return [
@@ -176,6 +187,8 @@ STUDIES = {
                     _masking_rate, axis="masked characters"),
         MirrorStudy("data-size", "Figure 5", "1,000 to 100,000 strings", "word", _data_size,
                     axis="strings", log=True),
+        MirrorStudy("frequency", "Figure 8", "ten buckets of words, the most frequent first",
+                    "word", _frequency, axis="rank of the words"),
         MirrorStudy("random-strings", "Table 10", "random letters and digits instead of words",
                     "word", _random_strings),
         MirrorStudy("epochs", "section 4.4 and Table 21", "more epochs", "word", _epochs,

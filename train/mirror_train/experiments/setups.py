@@ -36,6 +36,7 @@ class Setup:
         tuned: False for the base model without tuning.
         top: number of strings to tune on: the first words, which are the most frequent ones, but a
             random sample of phrases or sentences, the same for all seeds; None for all.
+        start: number of the first words to leave out.
         random_strings: whether to tune on random letters and digits of the strings' lengths.
         x: position on the axis of a study of rates or sizes.
     """
@@ -44,6 +45,7 @@ class Setup:
     changes: dict[str, Any] = field(default_factory=dict)
     tuned: bool = True
     top: int | None = None
+    start: int = 0
     random_strings: bool = False
     x: float | None = None
 
@@ -129,7 +131,7 @@ def _row(setup: Setup, recipe: Recipe, data: TrainingData, config: StudyConfig) 
         own = setup.changes.get("pooling", config.untuned_pooling)
         return Row(setup.label, pooling=own)
     changed = recipe.replace(**setup.changes)
-    strings = _some(data.first, setup.top, recipe)
+    strings = _some(data.first[setup.start :], setup.top, recipe)
     data = dataclasses.replace(data, first=strings, second=strings)
     if len(data) < changed.batch_size:
         raise DataError(
