@@ -85,6 +85,8 @@ class Pipeline:
             rows = token_rows(self.tokenizer, inputs, plan.prompt, plan.on_too_long, stop)
         elif inputs and isinstance(inputs[0], list):
             rows = id_rows(self.tokenizer, inputs)
+        elif len(inputs) == 1 and (ids := self._short_ids(inputs[0], plan)) is not None:
+            return TokenRows(0, RaggedTokens.from_lists([ids]), np.zeros(1, np.bool_))
         else:
             return self.tokenize(TextWindow.check(0, inputs), plan, stop)
         if not rows.as_given:
@@ -151,9 +153,7 @@ class Pipeline:
         A run of the model leaves little of Python's code and data in the caches of the processor,
         so each step behind it costs microseconds. A text that is one row needs few of them.
         """
-        if self.pad_to is not None or why_invalid(text) is not None:
-            return None
-        if (ids := self.tokenizer.short_ids(plan.prompt + text)) is None:
+        if self.pad_to is not None or (ids := self._short_ids(text, plan)) is None:
             return None
         batch = PaddedBatch(np.array([ids], dtype=np.int64), *mask_and_types(len(ids)))
         vectors, bad = self.run(batch, normalize=plan.normalize)
@@ -240,6 +240,12 @@ class Pipeline:
         if count is not None and rows.invalid:
             count(len(rows.invalid))
         return self.finish(vectors, rows, plan, normalized=True)
+
+    def _short_ids(self, text: Any, plan: EncodePlan) -> list[int] | None:
+        """Return the token ids of a text that is valid, short and whole; None for any other."""
+        if why_invalid(text) is not None:
+            return None
+        return self.tokenizer.short_ids(plan.prompt + text)
 
     def _embeddings(self, vectors: Vectors, plan: EncodePlan) -> Embeddings:
         """Cut the vectors of texts to `plan.dimension`, and convert them to the precision."""

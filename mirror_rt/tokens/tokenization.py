@@ -188,8 +188,6 @@ class TextTokenizer:
         runs of white space), the first 1,024 characters per token are. A text that is longer than
         what was tokenised counts as truncated.
         """
-        if len(texts) == 1 and (ids := self.short_ids(prompt + texts[0])) is not None:
-            return TokenizedTexts(RaggedTokens.from_lists([ids]), [False])
         clip, second = self.clip_characters, _SECOND_CLIP * self.max_length
         encodings = self._encode([prompt + text[:clip] for text in texts])
         truncated = list(map(bool, map(_OVERFLOWING, encodings)))
