@@ -22,7 +22,7 @@ from mirror_rt.progress import progress_bar
 from mirror_rt.tokens.batching import plan_batches
 from mirror_rt.tokens.chunking import TokenRows, id_rows, pool_chunks, token_rows
 from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens, mask_and_types
-from mirror_rt.tokens.tokenization import Stopped, TextTokenizer, why_invalid
+from mirror_rt.tokens.tokenization import Stopped, TextTokenizer
 from mirror_rt.tokens.windows import TextWindow, one_ahead, parallel_map
 from mirror_rt.vectors.normalization import normalize_rows
 from mirror_rt.vectors.quantization import Embeddings
@@ -85,7 +85,10 @@ class Pipeline:
             rows = token_rows(self.tokenizer, inputs, plan.prompt, plan.on_too_long, stop)
         elif inputs and isinstance(inputs[0], list):
             rows = id_rows(self.tokenizer, inputs)
-        elif len(inputs) == 1 and (ids := self._short_ids(inputs[0], plan)) is not None:
+        elif (
+            len(inputs) == 1
+            and (ids := self.tokenizer.short_ids(inputs[0], plan.prompt)) is not None
+        ):
             return TokenRows(0, RaggedTokens.from_lists([ids]), np.zeros(1, np.bool_))
         else:
             return self.tokenize(TextWindow.check(0, inputs), plan, stop)
@@ -153,7 +156,7 @@ class Pipeline:
         A run of the model leaves little of Python's code and data in the caches of the processor,
         so each step behind it costs microseconds. A text that is one row needs few of them.
         """
-        if self.pad_to is not None or (ids := self._short_ids(text, plan)) is None:
+        if self.pad_to is not None or (ids := self.tokenizer.short_ids(text, plan.prompt)) is None:
             return None
         batch = PaddedBatch(np.array([ids], dtype=np.int64), *mask_and_types(len(ids)))
         vectors, bad = self.run(batch, normalize=plan.normalize)
@@ -240,12 +243,6 @@ class Pipeline:
         if count is not None and rows.invalid:
             count(len(rows.invalid))
         return self.finish(vectors, rows, plan, normalized=True)
-
-    def _short_ids(self, text: Any, plan: EncodePlan) -> list[int] | None:
-        """Return the token ids of a text that is valid, short and whole; None for any other."""
-        if why_invalid(text) is not None:
-            return None
-        return self.tokenizer.short_ids(plan.prompt + text)
 
     def _embeddings(self, vectors: Vectors, plan: EncodePlan) -> Embeddings:
         """Cut the vectors of texts to `plan.dimension`, and convert them to the precision."""

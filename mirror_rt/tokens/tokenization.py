@@ -246,12 +246,15 @@ class TextTokenizer:
                 content.append(ids[begin:end])
         return Framed(before, np.concatenate(content) if content else before, after)
 
-    def short_ids(self, text: str) -> list[int] | None:
-        """Return the ids of a short text; None if it is not short, may be cut, or has no tokens."""
-        if len(text) > self._short:
+    def short_ids(self, text: object, prompt: str) -> list[int] | None:
+        """Return the ids of a short text that is valid and whole, after a prompt; else None."""
+        if why_invalid(text) is not None:
+            return None
+        prompted = prompt + str(text)
+        if len(prompted) > self._short:
             return None
         try:
-            ids: list[int] = self._tokenizer.encode(text).ids
+            ids: list[int] = self._tokenizer.encode(prompted).ids
         except BaseException as error:  # noqa: BLE001 - it is raised again
             _raise_library_error(error, "the tokenizer failed")
         return ids if 0 < len(ids) < self.max_length else None
