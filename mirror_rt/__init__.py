@@ -1,4 +1,4 @@
-"""mirror_rt: run tuned text encoders with numpy, tokenizers and onnxruntime alone.
+"""mirror_rt: run tuned text encoders with numpy and tokenizers alone.
 
 >>> from mirror_rt import Encoder
 >>> encoder = Encoder.load("bundle/")

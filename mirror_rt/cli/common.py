@@ -44,7 +44,7 @@ class LoadingOptions:
     load: Annotated[Given[LoadOptions], Group("model", leave_out=("pooling",))]
 
     def load_named(self, name: str) -> BatchEncoder:
-        """Load a bundle with onnxruntime, or a Hugging Face folder or name with PyTorch.
+        """Load a bundle without torch, or a Hugging Face folder or name with PyTorch.
 
         Without PyTorch, what has a name in both forms is loaded as a bundle.
         """
@@ -66,7 +66,7 @@ class LoadingOptions:
 
 
 def _needs_no_torch(path: Path) -> bool:
-    """Return whether to load a model with onnxruntime: of several forms torch runs the original."""
+    """Return whether to load a model without torch: of several forms torch runs the original."""
     if declared_format(path) == "mirror_rt bundle":
         return True
     if not path.exists():

@@ -32,7 +32,7 @@ from mirror_rt.progress import progress_bar
 class Evaluate(Invocation):
     """Evaluate models over suites of sets in a folder, and write a report.
 
-    Runs bundles with onnxruntime and Hugging Face folders with torch. 'mirror-rt evaluate
+    Runs bundles without torch, and Hugging Face folders with it. 'mirror-rt evaluate
     similarity' and 'mirror-rt evaluate geometry' look at one file.
 
     Examples:

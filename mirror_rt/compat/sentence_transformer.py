@@ -73,7 +73,8 @@ class SentenceTransformer(ModelProperties):
         revision: branch, tag or commit of a name on a hub.
         local_files_only: load from the cache, never from a hub.
         model_kwargs: fields of `LoadOptions`, such as `{"variant": "int8", "threads": 2}`.
-        backend: `"torch"` and `"onnx"` mean the same here: onnxruntime runs the bundle.
+        backend: `"torch"` and `"onnx"` mean the same here: the bundle is run by
+            what `Encoder.load` chooses.
         processor_kwargs: `{"model_max_length": n}` sets `max_seq_length`.
         similarity_fn_name: a member of `SimilarityFunction`, or its name.
         truncate_dim: keep the first so many dimensions.

@@ -1,4 +1,4 @@
-"""The encoder of the runtime: a bundle together with its onnxruntime session."""
+"""The encoder of the runtime: a bundle together with what runs it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ class Encoder(BatchEncoder):
             ConfigError: a revision was given with a folder, or an option has an unusable value.
             ProviderError: the requested providers are not available, or there is an NVIDIA card
                 and CUDA does not start.
-            MissingDependencyError: no onnxruntime is installed.
+            MissingDependencyError: the native engine does not run the bundle with these options,
+                and no onnxruntime is installed.
         """
         from mirror_rt.bundle.pack_index import (
             refuse_pack,  # imported here: it takes a tenth of the time of importing mirror_rt
