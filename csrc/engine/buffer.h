@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
 #ifdef __linux__
@@ -53,7 +54,7 @@ class Arena {
   std::int8_t* take(std::int64_t bytes) {
     bytes = (bytes + 63) / 64 * 64;
     if (bytes > left_) {
-      left_ = (std::max(bytes, kLeast) + kPage - 1) / kPage * kPage;
+      left_ = std::max((bytes + kPage - 1) / kPage * kPage, kLeast);
       const auto size = static_cast<std::size_t>(left_);
       next_ = static_cast<std::int8_t*>(std::aligned_alloc(kPage, size));
       if (next_ == nullptr) throw std::bad_alloc();
@@ -63,8 +64,7 @@ class Arena {
 #endif
     }
     left_ -= bytes;
-    next_ += bytes;
-    return next_ - bytes;
+    return std::exchange(next_, next_ + bytes);
   }
 
  private:

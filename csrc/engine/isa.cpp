@@ -7,10 +7,13 @@
 namespace mirror_rt::engine {
 
 extern const Isa k_portable;
-#ifdef MIRROR_RT_X86
-extern const Isa k_avx2, k_avx512, k_avx512_vnni, k_avx512_bf16;
-const Isa* const kIsas[] = {&k_portable,    &k_avx2,        &k_avx512,
+#if defined(MIRROR_RT_X86)
+extern const Isa k_avx2, k_avx_vnni, k_avx512, k_avx512_vnni, k_avx512_bf16;
+const Isa* const kIsas[] = {&k_portable,    &k_avx2,        &k_avx_vnni, &k_avx512,
                             &k_avx512_vnni, &k_avx512_bf16, nullptr};
+#elif defined(MIRROR_RT_NEON)
+extern const Isa k_neon_dot, k_neon_bf16;
+const Isa* const kIsas[] = {&k_portable, &k_neon_dot, &k_neon_bf16, nullptr};
 #else
 const Isa* const kIsas[] = {&k_portable, nullptr};
 #endif

@@ -6,9 +6,12 @@
 namespace mirror_rt::engine {
 namespace {
 
-// Rows of a register tile, and vectors of each: there are 32 registers for 16 lanes, else 16.
-constexpr int kRows = kLanes == 16 ? 7 : 6;
-constexpr int kVectors = kLanes == 16 ? 4 : 2;
+// Rows of a register tile, and vectors of each: AVX-512 and NEON have 32 registers, others 16.
+#ifdef __aarch64__
+constexpr int kRows = 6, kVectors = 4;
+#else
+constexpr int kRows = kLanes == 16 ? 7 : 6, kVectors = kLanes == 16 ? 4 : 2;
+#endif
 constexpr int kColumns = kVectors * kLanes;
 static_assert(kPanel % kColumns == 0);
 
@@ -152,27 +155,19 @@ struct StripRows {
         multiply<Op, R, kVectors, Lines, Level>(left + first, stride, right + first * kColumns,
                                                 kColumns, units, products,
                                                 {ahead.place + first * ahead.step, ahead.step});
-        const std::int64_t place = row * blocks + block;
-        add_real(products, a.scales + place, a.zeros + place, blocks,
-                 w.sums + block * w.panels * kPanel + column, w.scales + column, sums);
-      }
-    }
-  }
-
-  /// Adds what the products of a block stand for; the scales of the rows are `stride` apart.
-  template <int R>
-  static void add_real(const IntVec (&products)[R][kVectors], const float* scales,
-                       const std::int32_t* zeros, std::int64_t stride,
-                       const std::int32_t* column_sums, const float* column_scales,
-                       Vec (&sums)[R][kVectors]) {
+        // What the products of the block stand for.
+        const std::int32_t* column_sums = w.sums + block * w.panels * kPanel + column;
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      const auto column_sum = load_as<IntVec>(column_sums + v * kLanes);
-      const Vec column_scale = loadu(column_scales + v * kLanes);
+        for (int v = 0; v < kVectors; ++v) {
+          const auto column_sum = load_as<IntVec>(column_sums + v * kLanes);
+          const Vec column_scale = loadu(w.scales + column + v * kLanes);
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const IntVec real = products[r][v] - column_sum * zeros[r * stride];
-        sums[r][v] += __builtin_convertvector(real, Vec) * (column_scale * scales[r * stride]);
+          for (int r = 0; r < R; ++r) {
+            const std::int64_t place = (row + r) * blocks + block;
+            const IntVec real = products[r][v] - column_sum * a.zeros[place];
+            sums[r][v] += __builtin_convertvector(real, Vec) * (column_scale * a.scales[place]);
+          }
+        }
       }
     }
   }

@@ -22,13 +22,16 @@ inline void quantize(const float* x, std::int64_t n, std::uint8_t* out, float& s
   const float step = larger((high * 0.5f - low * 0.5f) / (Int8::kLevels * 0.5f), kLeastScale);
   const float shift = __builtin_rintf(-low / step);
   scale = finite ? step : __builtin_nanf("");
-  zero = static_cast<std::int32_t>(shift);
+  zero = static_cast<std::int32_t>(shift) + Int8::kLeast;
   const Vec factor = all(1.0f / step);
   for (std::int64_t i = 0; i < n; i += kLanes) {
     // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
     const Vec shifted = loadu(x + i) * factor + (shift + 12582912.0f);
     const IntVec value = (IntVec)((UintVec)shifted - 0x4b400000);
-    store_bytes(out + i, smaller(larger(value, IntVec{}), IntVec{} + Int8::kLevels));
+    const IntVec byte = smaller(larger(value, IntVec{}), IntVec{} + Int8::kLevels) + Int8::kLeast;
+    // By way of 16 bits, or GCC converts the numbers one by one for AVX2.
+    const auto bytes = __builtin_convertvector(__builtin_convertvector(byte, ShortVec), ByteVec);
+    __builtin_memcpy(out + i, &bytes, sizeof bytes);
   }
 }
 

@@ -5,17 +5,31 @@
 #include "infonce/cpu/vector.h"
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
 #endif
 
-// A compiler that is told to build for one processor defines this for every width of vectors.
+// Products of pairs of bfloat16, and of quadruples of bytes, added to a sum; or sums of two
+// products of neighbours, of bytes and of 16 bits. A compiler that is told to build for one
+// processor knows its instructions for every width. AVX512-VNNI with 8 lanes stands in for AVX-VNNI
+// in tests.
 #if MIRROR_RT_LANES == 16 && defined(__AVX512BF16__)
-#define MIRROR_RT_ZMM_BF16 1
-#else
-#define MIRROR_RT_ZMM_BF16 0
+#define MIRROR_RT_DOT_PAIRS(sum, a, b) _mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b))
+#elif MIRROR_RT_LANES == 4 && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define MIRROR_RT_DOT_PAIRS(sum, a, b) vbfdotq_f32(sum, (bfloat16x8_t)(a), (bfloat16x8_t)(b))
 #endif
-
-// Without instructions for quadruples: sums of two products of neighbours, of bytes and of 16 bits.
-#if MIRROR_RT_LANES == 16 && defined(__AVX512BW__) && !defined(__AVX512VNNI__)
+#if MIRROR_RT_LANES == 16 && defined(__AVX512VNNI__)
+#define MIRROR_RT_DOT_BYTES(sum, a, b) \
+  _mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b))
+#elif MIRROR_RT_LANES == 8 && defined(__AVXVNNI__)
+#define MIRROR_RT_DOT_BYTES(sum, a, b) \
+  _mm256_dpbusd_avx_epi32((__m256i)(sum), (__m256i)(a), (__m256i)(b))
+#elif MIRROR_RT_LANES == 8 && defined(__AVX512VNNI__) && defined(__AVX512VL__)
+#define MIRROR_RT_DOT_BYTES(sum, a, b) \
+  _mm256_dpbusd_epi32((__m256i)(sum), (__m256i)(a), (__m256i)(b))
+#elif MIRROR_RT_LANES == 4 && defined(__ARM_FEATURE_DOTPROD)
+#define MIRROR_RT_DOT_BYTES(sum, a, b) vdotq_s32(sum, (int8x16_t)(a), (int8x16_t)(b))
+#elif MIRROR_RT_LANES == 16 && defined(__AVX512BW__)
 #define MIRROR_RT_MADD_BYTES(a, b) (SignedVec) _mm512_maddubs_epi16((__m512i)(a), (__m512i)(b))
 #define MIRROR_RT_MADD(a, b) (IntVec) _mm512_madd_epi16((__m512i)(a), (__m512i)(b))
 #elif MIRROR_RT_LANES == 8 && defined(__AVX2__)
@@ -46,7 +60,7 @@ inline V load_as(const T* p) {  // unaligned
 }
 /// Returns the nearest bfloat16 to each float, ties to even; NaN stays NaN.
 inline ShortVec to_bfloat16(Vec x) {
-#if MIRROR_RT_ZMM_BF16
+#if MIRROR_RT_LANES == 16 && defined(__AVX512BF16__)
   return (ShortVec)_mm512_cvtneps_pbh((__m512)x);
 #else
   const UintVec bits = (UintVec)x;
@@ -87,19 +101,6 @@ inline void store_as(bool halves, void* values, std::int64_t place, Vec x, std::
          : storeu(static_cast<float*>(values) + place, x, count);
 }
 
-/// Stores numbers that fit into bytes.
-inline void store_bytes(std::uint8_t* p, IntVec x) {
-#if MIRROR_RT_LANES == 8 && defined(__AVX2__)  // GCC would take the numbers one by one
-  const __m256i v = (__m256i)x;
-  const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-  const __m128i bytes = _mm_packus_epi16(halves, halves);
-  __builtin_memcpy(p, &bytes, kLanes);
-#else
-  const ByteVec bytes = __builtin_convertvector(x, ByteVec);
-  __builtin_memcpy(p, &bytes, sizeof bytes);
-#endif
-}
-
 struct Float32 {
   typedef float Number;
   typedef float Unit;
@@ -122,8 +123,8 @@ struct Bfloat16 {
   static constexpr int kSteps = 1;
   static Units broadcast(Unit x) { return Units{} + x; }
   static Sum add(Sum sum, const Units (&weights)[1], const Units (&x)[1]) {
-#if MIRROR_RT_ZMM_BF16
-    return (Sum)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights[0], (__m512bh)x[0]);
+#ifdef MIRROR_RT_DOT_PAIRS
+    return (Sum)MIRROR_RT_DOT_PAIRS(sum, weights[0], x[0]);
 #else
     const IntVec high = IntVec{} + static_cast<std::int32_t>(0xffff0000u);
     sum += (Vec)(weights[0] << 16) * (Vec)(x[0] << 16);
@@ -138,6 +139,11 @@ struct Int8 {
   typedef IntVec Sum;
   static constexpr int kSize = 4;
   static Units broadcast(Unit x) { return Units{} + x; }
+#ifdef __ARM_FEATURE_DOTPROD
+  static constexpr int kLeast = -128;  // of an activation, as both factors have a sign
+#else
+  static constexpr int kLeast = 0;
+#endif
 #ifdef MIRROR_RT_MADD_BYTES
   // Four units are added in 16 bits: `scales_of` makes the weights so small that all sums fit.
   static constexpr int kSteps = 4;
@@ -155,8 +161,8 @@ struct Int8 {
   static constexpr int kLevels = 255;
   static constexpr std::int64_t kBlock = kWidest;
   static Sum add(Sum sum, const Units (&weights)[1], const Units (&x)[1]) {
-#if defined(__AVX512VNNI__) && MIRROR_RT_LANES == 16
-    return (Sum)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x[0], (__m512i)weights[0]);
+#ifdef MIRROR_RT_DOT_BYTES
+    return (Sum)MIRROR_RT_DOT_BYTES(sum, x[0], weights[0]);
 #else
     for (int byte = 0; byte < 4; ++byte) {
       sum += (weights[0] << (24 - 8 * byte) >> 24) * ((x[0] >> 8 * byte) & 255);

@@ -34,6 +34,8 @@ LIMITS = {"fp32": (2e-6, 1 - 1e-6), "bf16": (0.05, 0.999), "int8": (0.1, 0.99)}
 @pytest.fixture(scope="session")
 def emulated_core():
     flags = ["-mavx2", "-mfma"] if "avx2" in ISAS else []
+    if "avx512_vnni" in ISAS:  # has the instructions of AVX-VNNI, in another encoding
+        flags += ["-mavx512vl", "-mavx512vnni"]
     return build_core("emulated", ["MIRROR_RT_X86", "MIRROR_RT_EMULATE"], flags)
 
 

@@ -19,13 +19,14 @@ import pybind11
 from paths import ROOT
 
 # Instruction sets whose vectors a narrower processor can stand in for.
-EMULATED = ("avx512", "avx512_bf16")
+EMULATED = ("avx_vnni", "avx512", "avx512_bf16")
 CACHE = ROOT / "build" / "tests"
 FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-pthread"]
 _AVX512 = ["-mfma", "-mpopcnt", "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"]
 # As in CMakeLists.txt, of the files whose names end so.
 ISA_FLAGS = {
     "avx2": ["-mavx2", "-mfma", "-mpopcnt"],
+    "avx_vnni": ["-mavx2", "-mfma", "-mavxvnni"],
     "avx512": _AVX512,
     "avx512_vnni": [*_AVX512, "-mavx512vnni"],
     "avx512_bf16": [*_AVX512, "-mavx512vnni", "-mavx512bf16"],
@@ -64,7 +65,10 @@ def build_library(
 ) -> Path:
     """Compile csrc/ (without CUDA) as a library, once for each state of the sources."""
     sources = sorted((ROOT / "csrc").rglob("*.cpp"))
-    sources = [path for path in sources if path.name != "cuda.cpp" and path.parent.name != "gpu"]
+    sources = [
+        path for path in sources
+        if path.name != "cuda.cpp" and path.parent.name != "gpu" and "_neon" not in path.name
+    ]  # fmt: skip
     headers = sorted((ROOT / "csrc").rglob("*.h"))
     content = b"".join(path.read_bytes() for path in [*sources, *headers, Path(__file__)])
     key = hashlib.sha256(content + repr((defines, flags, isa_flags)).encode()).hexdigest()[:16]
