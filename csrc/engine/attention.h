@@ -10,17 +10,16 @@ namespace {
 /// repeats the last. Whole vectors are written, as numbers one by one would each wait for a line.
 template <class Unit>
 inline void lay_out_keys(const Head& head, std::int64_t units, Unit* keys) {
-  const std::int64_t bytes = head.stride * (head.pairs ? 2 : 4);
-  for (std::int64_t j = 0; j < head.tokens; j += kLanes) {
-    const char* rows[kLanes];
-    for (std::int64_t i = 0; i < kLanes; ++i) {
-      rows[i] = static_cast<const char*>(head.key) + smaller(j + i, head.tokens - 1) * bytes;
-    }
+  const std::int64_t bytes = head.stride * (head.pairs ? 2 : 4), last = head.tokens - 1;
+  const auto* rows = static_cast<const char*>(head.key);
+  for (std::int64_t j = 0; j <= last; j += kLanes) {
     Unit* column = keys + j / kPanel * units * kPanel + j % kPanel;
     for (std::int64_t k = 0; k < units; ++k) {
       IntVec unit;
 #pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i) unit[i] = load_as<std::int32_t>(rows[i] + k * 4);
+      for (int i = 0; i < kLanes; ++i) {
+        unit[i] = load_as<std::int32_t>(rows + smaller(j + i, last) * bytes + k * 4);
+      }
       __builtin_memcpy(column + k * kPanel, &unit, sizeof unit);
     }
   }

@@ -25,19 +25,13 @@ bool supported() {
 #endif
 }
 
-#ifdef MIRROR_RT_DOT_PAIRS
-constexpr bool kFastPairs = true;
-#else
-constexpr bool kFastPairs = false;
-#endif
-
 }  // namespace
 
 // Two macros are needed, so that the name is expanded before it is pasted.
-#define MIRROR_RT_DEFINE(isa)                                                         \
-  extern const Isa k_##isa;                                                           \
-  const Isa k_##isa = {#isa,         supported, kColumns,  kFastPairs, Int8::kLevels, \
-                       Int8::kBlock, product,   normalize, convert,    attend};
+#define MIRROR_RT_DEFINE(isa)                                                              \
+  extern const Isa k_##isa;                                                                \
+  const Isa k_##isa = {#isa,         supported, kColumns,  Bfloat16::kFast, Int8::kLevels, \
+                       Int8::kBlock, product,   normalize, convert,         attend};
 #define MIRROR_RT_EXPAND(isa) MIRROR_RT_DEFINE(isa)
 MIRROR_RT_EXPAND(MIRROR_RT_ISA)
 

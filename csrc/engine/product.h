@@ -122,11 +122,7 @@ struct StripRows {
     const std::int64_t strip = w.units * kColumns * 4, rows = end - begin;
     const char* next = static_cast<const char*>(w.packed) + (column / kColumns + 1) * strip;
     const Ahead ahead{next + strip * (row - begin) / rows, (kColumns * 4 * R + rows - 1) / rows};
-    if (rows <= kFewRows) {
-      sum_up<kLines, 2>(row, ahead, sums);
-    } else {
-      sum_up<1, 1>(row, ahead, sums);
-    }
+    rows <= kFewRows ? sum_up<kLines, 2>(row, ahead, sums) : sum_up<1, 1>(row, ahead, sums);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const std::int64_t at = column + v * kLanes;
@@ -183,14 +179,10 @@ inline void panel_rows(const Operand& a, const Matrix& w, std::int64_t panel, st
 
 void product(Precision precision, const Operand& a, const Matrix& w, std::int64_t panel,
              std::int64_t begin, std::int64_t end, const Result& result) {
-  switch (precision) {
-    case Precision::float32:
-      return panel_rows<Float32>(a, w, panel, begin, end, result);
-    case Precision::bfloat16:
-      return panel_rows<Bfloat16>(a, w, panel, begin, end, result);
-    case Precision::int8:
-      return panel_rows<Int8>(a, w, panel, begin, end, result);
-  }
+  const auto rows = precision == Precision::float32    ? panel_rows<Float32>
+                    : precision == Precision::bfloat16 ? panel_rows<Bfloat16>
+                                                       : panel_rows<Int8>;
+  rows(a, w, panel, begin, end, result);
 }
 
 }  // namespace

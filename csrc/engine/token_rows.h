@@ -6,42 +6,37 @@
 namespace mirror_rt::engine {
 namespace {
 
-/// Quantises numbers of a token: their range, which includes 0, is spread over all levels. If they
-/// are not finite the scale is NaN, so that all that is made of them is NaN, as in float32.
-inline void quantize(const float* x, std::int64_t n, std::uint8_t* out, float& scale,
-                     std::int32_t& zero) {
-  Vec most = {}, least = {}, wrong = {};
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    most = larger(most, loadu(x + i));
-    least = smaller(least, loadu(x + i));
-    wrong += loadu(x + i) * 0.0f;  // NaN of NaN and of infinity
-  }
-  const bool finite = sum_of(wrong) == 0;
-  const float high = finite ? largest_of(most) : 0.0f, low = finite ? -largest_of(-least) : 0.0f;
-  // Halves, as the range may be beyond float32; the inverse of a lesser scale would be infinite.
-  const float step = larger((high * 0.5f - low * 0.5f) / (Int8::kLevels * 0.5f), kLeastScale);
-  const float shift = __builtin_rintf(-low / step);
-  scale = finite ? step : __builtin_nanf("");
-  zero = static_cast<std::int32_t>(shift) + Int8::kLeast;
-  const Vec factor = all(1.0f / step);
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
-    const Vec shifted = loadu(x + i) * factor + (shift + 12582912.0f);
-    const IntVec value = (IntVec)((UintVec)shifted - 0x4b400000);
-    const IntVec byte = smaller(larger(value, IntVec{}), IntVec{} + Int8::kLevels) + Int8::kLeast;
-    // By way of 16 bits, or GCC converts the numbers one by one for AVX2.
-    const auto bytes = __builtin_convertvector(__builtin_convertvector(byte, ShortVec), ByteVec);
-    __builtin_memcpy(out + i, &bytes, sizeof bytes);
-  }
-}
-
+/// Quantises the numbers of a token, block by block: the range of a block, which includes 0, is
+/// spread over all levels. If they are not finite the scale is NaN, so that all that is made of
+/// them is NaN, as in float32.
 inline void quantize(const float* x, std::int64_t n, const Operand& copy, std::int64_t row) {
-  const std::int64_t blocks = blocks_of(n, Int8::kBlock);
+  std::int64_t place = row * blocks_of(n, Int8::kBlock);
   auto* out = static_cast<std::uint8_t*>(copy.values) + row * copy.stride;
-  for (std::int64_t block = 0; block < blocks; ++block) {
-    const std::int64_t first = block * Int8::kBlock, place = row * blocks + block;
-    quantize(x + first, smaller(Int8::kBlock, n - first), out + first, copy.scales[place],
-             copy.zeros[place]);
+  for (std::int64_t begin = 0; begin < n; begin += Int8::kBlock, ++place) {
+    const std::int64_t end = smaller(begin + Int8::kBlock, n);
+    Vec most = {}, least = {}, wrong = {};
+    for (std::int64_t i = begin; i < end; i += kLanes) {
+      most = larger(most, loadu(x + i));
+      least = smaller(least, loadu(x + i));
+      wrong += loadu(x + i) * 0.0f;  // NaN of NaN and of infinity
+    }
+    const bool finite = sum_of(wrong) == 0;
+    const float high = finite ? largest_of(most) : 0.0f, low = finite ? -largest_of(-least) : 0.0f;
+    // Halves, as the range may be beyond float32; the inverse of a lesser scale would be infinite.
+    const float step = larger((high * 0.5f - low * 0.5f) / (Int8::kLevels * 0.5f), kLeastScale);
+    const float shift = __builtin_rintf(-low / step);
+    copy.scales[place] = finite ? step : __builtin_nanf("");
+    copy.zeros[place] = static_cast<std::int32_t>(shift) + Int8::kLeast;
+    const Vec factor = all(1.0f / step);
+    for (std::int64_t i = begin; i < end; i += kLanes) {
+      // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
+      const Vec shifted = loadu(x + i) * factor + (shift + 12582912.0f);
+      const IntVec value = (IntVec)((UintVec)shifted - 0x4b400000);
+      const IntVec byte = smaller(larger(value, IntVec{}), IntVec{} + Int8::kLevels) + Int8::kLeast;
+      // By way of 16 bits, or GCC converts the numbers one by one for AVX2.
+      const auto bytes = __builtin_convertvector(__builtin_convertvector(byte, ShortVec), ByteVec);
+      __builtin_memcpy(out + i, &bytes, sizeof bytes);
+    }
   }
 }
 

@@ -9,26 +9,23 @@
 #include <arm_neon.h>
 #endif
 
-// Products of pairs of bfloat16, and of quadruples of bytes, added to a sum; or sums of two
-// products of neighbours, of bytes and of 16 bits. A compiler that is told to build for one
-// processor knows its instructions for every width. AVX512-VNNI with 8 lanes stands in for AVX-VNNI
-// in tests.
+// Products of two bfloat16 or four bytes, added to a sum; or sums of two products of neighbours, of
+// bytes and of 16 bits. A compiler told to build for one processor knows its instructions for every
+// width, so that AVX512-VNNI with 8 lanes stands in for AVX-VNNI in tests.
 #if MIRROR_RT_LANES == 16 && defined(__AVX512BF16__)
-#define MIRROR_RT_DOT_PAIRS(sum, a, b) _mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b))
+#define MIRROR_RT_DOT2(sum, a, b) _mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b))
 #elif MIRROR_RT_LANES == 4 && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-#define MIRROR_RT_DOT_PAIRS(sum, a, b) vbfdotq_f32(sum, (bfloat16x8_t)(a), (bfloat16x8_t)(b))
+#define MIRROR_RT_DOT2(sum, a, b) vbfdotq_f32(sum, (bfloat16x8_t)(a), (bfloat16x8_t)(b))
 #endif
 #if MIRROR_RT_LANES == 16 && defined(__AVX512VNNI__)
-#define MIRROR_RT_DOT_BYTES(sum, a, b) \
-  _mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b))
+#define MIRROR_RT_DOT4(sum, a, b) _mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b))
 #elif MIRROR_RT_LANES == 8 && defined(__AVXVNNI__)
-#define MIRROR_RT_DOT_BYTES(sum, a, b) \
+#define MIRROR_RT_DOT4(sum, a, b) \
   _mm256_dpbusd_avx_epi32((__m256i)(sum), (__m256i)(a), (__m256i)(b))
 #elif MIRROR_RT_LANES == 8 && defined(__AVX512VNNI__) && defined(__AVX512VL__)
-#define MIRROR_RT_DOT_BYTES(sum, a, b) \
-  _mm256_dpbusd_epi32((__m256i)(sum), (__m256i)(a), (__m256i)(b))
+#define MIRROR_RT_DOT4(sum, a, b) _mm256_dpbusd_epi32((__m256i)(sum), (__m256i)(a), (__m256i)(b))
 #elif MIRROR_RT_LANES == 4 && defined(__ARM_FEATURE_DOTPROD)
-#define MIRROR_RT_DOT_BYTES(sum, a, b) vdotq_s32(sum, (int8x16_t)(a), (int8x16_t)(b))
+#define MIRROR_RT_DOT4(sum, a, b) vdotq_s32(sum, (int8x16_t)(a), (int8x16_t)(b))
 #elif MIRROR_RT_LANES == 16 && defined(__AVX512BW__)
 #define MIRROR_RT_MADD_BYTES(a, b) (SignedVec) _mm512_maddubs_epi16((__m512i)(a), (__m512i)(b))
 #define MIRROR_RT_MADD(a, b) (IntVec) _mm512_madd_epi16((__m512i)(a), (__m512i)(b))
@@ -122,15 +119,19 @@ struct Bfloat16 {
   static constexpr int kSize = 2;
   static constexpr int kSteps = 1;
   static Units broadcast(Unit x) { return Units{} + x; }
+#ifdef MIRROR_RT_DOT2
+  static constexpr bool kFast = true;  // than float32
   static Sum add(Sum sum, const Units (&weights)[1], const Units (&x)[1]) {
-#ifdef MIRROR_RT_DOT_PAIRS
-    return (Sum)MIRROR_RT_DOT_PAIRS(sum, weights[0], x[0]);
+    return (Sum)MIRROR_RT_DOT2(sum, weights[0], x[0]);
+  }
 #else
+  static constexpr bool kFast = false;
+  static Sum add(Sum sum, const Units (&weights)[1], const Units (&x)[1]) {
     const IntVec high = IntVec{} + static_cast<std::int32_t>(0xffff0000u);
     sum += (Vec)(weights[0] << 16) * (Vec)(x[0] << 16);
     return sum + (Vec)(weights[0] & high) * (Vec)(x[0] & high);
-#endif
   }
+#endif
 };
 
 struct Int8 {
@@ -161,8 +162,8 @@ struct Int8 {
   static constexpr int kLevels = 255;
   static constexpr std::int64_t kBlock = kWidest;
   static Sum add(Sum sum, const Units (&weights)[1], const Units (&x)[1]) {
-#ifdef MIRROR_RT_DOT_BYTES
-    return (Sum)MIRROR_RT_DOT_BYTES(sum, x[0], weights[0]);
+#ifdef MIRROR_RT_DOT4
+    return (Sum)MIRROR_RT_DOT4(sum, x[0], weights[0]);
 #else
     for (int byte = 0; byte < 4; ++byte) {
       sum += (weights[0] << (24 - 8 * byte) >> 24) * ((x[0] >> 8 * byte) & 255);
