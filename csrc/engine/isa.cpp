@@ -6,17 +6,15 @@
 
 namespace mirror_rt::engine {
 
-extern const Isa k_portable;
-#if defined(MIRROR_RT_X86)
-extern const Isa k_avx2, k_avx_vnni, k_avx512, k_avx512_vnni, k_avx512_bf16;
-const Isa* const kIsas[] = {&k_portable,    &k_avx2,        &k_avx_vnni, &k_avx512,
-                            &k_avx512_vnni, &k_avx512_bf16, nullptr};
-#elif defined(MIRROR_RT_NEON)
+extern const Isa k_portable, k_avx2, k_avx_vnni, k_avx512, k_avx512_vnni, k_avx512_bf16;
 extern const Isa k_neon_dot, k_neon_bf16;
-const Isa* const kIsas[] = {&k_portable, &k_neon_dot, &k_neon_bf16, nullptr};
-#else
-const Isa* const kIsas[] = {&k_portable, nullptr};
+const Isa* const kIsas[] = {&k_portable,
+#if defined(MIRROR_RT_X86)
+                            &k_avx2,     &k_avx_vnni, &k_avx512, &k_avx512_vnni, &k_avx512_bf16,
+#elif defined(MIRROR_RT_NEON)
+                            &k_neon_dot, &k_neon_bf16,
 #endif
+                            nullptr};
 
 const Isa* find_isa(const char* name) {
   return last_supported(

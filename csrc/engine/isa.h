@@ -10,11 +10,11 @@
 // over the depth in order, whatever the rows beside it, so the vector of a text is the same in
 // every batch.
 //
-// Int8 activations are unsigned, each token with a scale and a zero of its own for every block of
-// the depth. Where a processor only adds such products in 16 bits, in eights, activations have
-// kPairLevels, and the weights of a column are made smaller if the sum of some eight would not fit.
-// Short blocks make up for the fewer levels: 7 bits by blocks of 192 numbers are as exact as 8 bits
-// by the whole depth.
+// Int8 activations are unsigned, or signed in NEON, each token with a scale and a zero of its own
+// for every block of the depth. Where a processor only adds such products in 16 bits, in eights,
+// activations have kPairLevels, and the weights of a column are made smaller if the sum of some
+// eight would not fit. Short blocks make up for the fewer levels: 7 bits by blocks of 192 numbers
+// are nearly as exact as 8 bits by the whole depth.
 #pragma once
 
 #include <cstdint>

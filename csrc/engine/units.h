@@ -15,7 +15,8 @@
 #if MIRROR_RT_LANES == 16 && defined(__AVX512BF16__)
 #define MIRROR_RT_DOT2(sum, a, b) _mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b))
 #elif MIRROR_RT_LANES == 4 && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-#define MIRROR_RT_DOT2(sum, a, b) vbfdotq_f32(sum, (bfloat16x8_t)(a), (bfloat16x8_t)(b))
+#define MIRROR_RT_DOT2(sum, a, b) \
+  vbfdotq_f32((float32x4_t)(sum), (bfloat16x8_t)(a), (bfloat16x8_t)(b))
 #endif
 #if MIRROR_RT_LANES == 16 && defined(__AVX512VNNI__)
 #define MIRROR_RT_DOT4(sum, a, b) _mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b))
@@ -25,7 +26,7 @@
 #elif MIRROR_RT_LANES == 8 && defined(__AVX512VNNI__) && defined(__AVX512VL__)
 #define MIRROR_RT_DOT4(sum, a, b) _mm256_dpbusd_epi32((__m256i)(sum), (__m256i)(a), (__m256i)(b))
 #elif MIRROR_RT_LANES == 4 && defined(__ARM_FEATURE_DOTPROD)
-#define MIRROR_RT_DOT4(sum, a, b) vdotq_s32(sum, (int8x16_t)(a), (int8x16_t)(b))
+#define MIRROR_RT_DOT4(sum, a, b) vdotq_s32((int32x4_t)(sum), (int8x16_t)(a), (int8x16_t)(b))
 #elif MIRROR_RT_LANES == 16 && defined(__AVX512BW__)
 #define MIRROR_RT_MADD_BYTES(a, b) (SignedVec) _mm512_maddubs_epi16((__m512i)(a), (__m512i)(b))
 #define MIRROR_RT_MADD(a, b) (IntVec) _mm512_madd_epi16((__m512i)(a), (__m512i)(b))
@@ -135,16 +136,12 @@ struct Bfloat16 {
 };
 
 struct Int8 {
-  typedef std::int32_t Unit;  // four unsigned numbers of an activation, or four signed weights
+  typedef std::int32_t Unit;  // four numbers of an activation, or four signed weights
   typedef IntVec Units;
   typedef IntVec Sum;
   static constexpr int kSize = 4;
   static Units broadcast(Unit x) { return Units{} + x; }
-#ifdef __ARM_FEATURE_DOTPROD
-  static constexpr int kLeast = -128;  // of an activation, as both factors have a sign
-#else
-  static constexpr int kLeast = 0;
-#endif
+  static constexpr int kLeast = kLanes == 4 ? -128 : 0;  // both factors of NEON's have a sign
 #ifdef MIRROR_RT_MADD_BYTES
   // Four units are added in 16 bits: `scales_of` makes the weights so small that all sums fit.
   static constexpr int kSteps = 4;
@@ -166,7 +163,8 @@ struct Int8 {
     return (Sum)MIRROR_RT_DOT4(sum, x[0], weights[0]);
 #else
     for (int byte = 0; byte < 4; ++byte) {
-      sum += (weights[0] << (24 - 8 * byte) >> 24) * ((x[0] >> 8 * byte) & 255);
+      const IntVec number = x[0] << (24 - 8 * byte) >> 24;
+      sum += (weights[0] << (24 - 8 * byte) >> 24) * (kLeast == 0 ? number & 255 : number);
     }
     return sum;
 #endif

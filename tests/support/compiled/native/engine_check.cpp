@@ -38,7 +38,9 @@ std::vector<float> encode(const Encoder& encoder, const std::vector<std::int32_t
                           const std::vector<std::int64_t>& offsets, int threads) {
   const auto texts = static_cast<std::int64_t>(offsets.size()) - 1;
   std::vector<float> out(static_cast<std::size_t>(texts * kHidden));
-  encoder.run({ids.data(), offsets.data(), texts}, Pooling::mean, threads, 0, out.data());
+  Texts parts{};
+  parts.ids = ids.data(), parts.offsets = offsets.data(), parts.count = texts;
+  encoder.run(parts, Pooling::mean, threads, 0, out.data());
   return out;
 }
 
@@ -46,12 +48,10 @@ std::vector<float> encode(const Encoder& encoder, const std::vector<std::int32_t
 
 int main() {
   Arrays arrays;
-  const EmbeddingWeights embeddings{arrays.make(kWords * kHidden, 1),
-                                    arrays.make(kPositions * kHidden, 1),
-                                    nullptr,
-                                    arrays.norm(),
-                                    {},
-                                    nullptr};
+  EmbeddingWeights embeddings{};
+  embeddings.words = arrays.make(kWords * kHidden, 1);
+  embeddings.positions = arrays.make(kPositions * kHidden, 1);
+  embeddings.norm = arrays.norm();
   const LayerWeights layer{arrays.weight(kHidden, 3 * kHidden),
                            arrays.weight(kHidden, kHidden),
                            arrays.norm(),
@@ -69,8 +69,11 @@ int main() {
   const char* const names[] = {"fp32", "bf16", "int8"};
   for (const Isa* isa : mirror_rt::supported(kIsas)) {
     for (const auto precision : {Precision::float32, Precision::bfloat16, Precision::int8}) {
-      const Config config{precision, kHidden, kHeads,           kInner, kHidden, kWords, kPositions,
-                          0.2f,      1e-6f,   Activation::gelu, false,  false,   -1};
+      Config config{};
+      config.precision = precision, config.activation = Activation::gelu;
+      config.hidden = config.embedded = kHidden, config.inner = kInner, config.heads = kHeads;
+      config.vocabulary = kWords, config.positions = kPositions, config.skipped_id = -1;
+      config.scale = 0.2f, config.epsilon = 1e-6f;
       Encoder encoder(config, *isa, embeddings);
       encoder.add_layer(layer);
       encoder.repeat_layer(0);
