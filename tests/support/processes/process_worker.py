@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -118,12 +119,16 @@ def check_systems(processes, model, data, folder):
     sentiment = TaskData(*(replace(part, second=None) for part in (held.train, held.dev)))
     tasks = MultitaskData({"sentiment": sentiment, "similarity": similarity})
     flow = FlowRecipe(steps=4, batch_size=8, learning_rate=1e-3)
-    mirror = load_recipe("word").replace(dropout=0.0, batch_size=8, epochs=1, span_length=2)
+    masks = {"span_length": 2, "span_mask": "half"}
+    mirror = load_recipe("word").replace(dropout=0.0, batch_size=8, epochs=1, **masks)
     zero = dict.fromkeys(("sentiment", "paraphrase", "similarity"), 0.0)
     eight = dict.fromkeys(zero, 8)
     runs = {
         "flow": (tune_flow, data, FlowConfig, flow),
-        "cf": (tune_cf, data, CfConfig, CfRecipe(mirror=mirror, flow=flow, joint=True)),
+        # AdamW's first steps are signs of gradients that may be near 0: with some seeds and masks,
+        # which these are not, rounding the vectors by 1e-7 changes the losses by 1e-3.
+        "cf": (tune_cf, data, partial(CfConfig, seed=42),
+               CfRecipe(mirror=mirror, flow=flow, joint=True)),
         "burt": (tune_burt, BurtTasks(nli=rows), BurtConfig,
                  BurtRecipe(steps=4, batch_size=8, dropout=0.0)),
         "multitask": (tune_multitask, tasks, MultitaskConfig,
