@@ -7,6 +7,7 @@ from typing import Any
 
 from mirror_rt.adapters.lazy import TableAdapter
 from mirror_rt.errors import ConfigError, importing
+from mirror_rt.inference.providers import without_cards
 
 with importing("ray", extra="ray", purpose="mirror_rt.adapters.ray"):
     import pyarrow as pa
@@ -64,5 +65,5 @@ def assigned_resources() -> dict[str, Any]:
     assigned = ray.get_runtime_context().get_assigned_resources()
     threads, cards = max(1, int(assigned.get("CPU", 1))), math.ceil(assigned.get("GPU", 0))
     if cards == 0:
-        return {"threads": threads, "providers": "cpu"}
+        return {"threads": threads, "providers": without_cards()}
     return {"threads": threads, "devices": list(range(cards))}

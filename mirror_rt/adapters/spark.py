@@ -13,6 +13,7 @@ import numpy as np
 from mirror_rt.adapters.lazy import LazyEncoder, TableAdapter
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import importing
+from mirror_rt.inference.providers import without_cards
 
 with importing("pyspark", extra="spark", purpose="mirror_rt.adapters.spark"):
     import pyarrow as pa
@@ -115,8 +116,10 @@ def _encoder_of_worker(lazy: LazyEncoder) -> Encoder:
     options: dict[str, Any] = {}
     if (task := TaskContext.get()) is not None:
         options["threads"] = max(1, task.cpus())
-        cards = task.resources().get("gpu")
-        options |= {"devices": [int(i) for i in cards.addresses]} if cards else {"providers": "cpu"}
+        if cards := task.resources().get("gpu"):
+            options["devices"] = [int(i) for i in cards.addresses]
+        else:
+            options["providers"] = without_cards()
     return _held(str(lazy.model), json.dumps(options | lazy.model_kwargs, sort_keys=True))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.inference.load_options import LoadKeywords
+from mirror_rt.inference.providers import without_cards
 from mirror_rt.tokens.windows import WINDOW_TEXTS, TextWindow, text_windows
 
 _DEVICE = re.compile(r"cuda(?::(\d+))?")
@@ -40,7 +41,7 @@ def device_options(device: object) -> LoadKeywords:
         return {}
     name = str(device)  # a torch.device, too
     if name == "cpu":
-        return {"providers": "cpu"}
+        return {"providers": without_cards()}
     if match := _DEVICE.fullmatch(name):
         return {"providers": "cuda", "devices": [int(match[1] or 0)]}
     raise ConfigError(field="device", expected="'cpu', 'cuda' or 'cuda:N'", value=device)

@@ -14,6 +14,7 @@ from mirror_rt.compat.arguments import refuse, with_blanks
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadKeywords
+from mirror_rt.inference.providers import without_cards
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.inputs import check_stream
 from mirror_rt.pipeline.options import EncodeKeywords
@@ -184,7 +185,8 @@ def _providers(
         card = first.pop("device_id", None)
         devices = {} if card is None else {"devices": [int(card)]}
         return {"providers": names, "provider_options": first, **devices}
-    name = {True: "cuda", False: "cpu", "auto": "auto", "cuda": "cuda", "cpu": "cpu"}.get(cuda)
+    none = without_cards()
+    name = {True: "cuda", False: none, "auto": "auto", "cuda": "cuda", "cpu": none}.get(cuda)
     if name is None:
         raise ConfigError(field="cuda", expected="True, False or 'auto'", value=cuda)
     return {"providers": name, **({"devices": device_ids} if device_ids else {})}

@@ -66,6 +66,11 @@ def no_card() -> bool:
     return not card_files() and nvidia_cards() == 0 and driver_fault() is None
 
 
+def without_cards() -> Literal["auto", "cpu"]:
+    """Return the providers that leave a card alone: "auto", the quickest, where there is none."""
+    return "auto" if no_card() else "cpu"
+
+
 @functools.cache
 def say_that_cards_are_unused() -> None:
     """Say once in a process that a card is idle for want of an onnxruntime with CUDA."""
