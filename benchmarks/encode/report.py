@@ -105,7 +105,7 @@ def table(about, state, figures):
             "{mixed}, {short}".format(**state["batch"][name]) if name in state["batch"] else "",
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    return lines
+    return lines + [f"| {name} | left out: {why} |" for name, why in state["left_out"].items()]
 
 
 def shown(figures, key, form):
@@ -159,8 +159,7 @@ def write_report(folder, about, state, docs):
     report = {"about": about, "medians": figures, "ratios": ratios, "state": state}
     stem.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
     lines = table(about, state, figures)
-    rest = [f"| {name} | left out: {why} |" for name, why in state["left_out"].items()]
-    rest += ["", *callers(state), *goals(state, figures), "", versions(), ""]
+    rest = ["", *callers(state), *goals(state, figures), "", versions(), ""]
     text = "\n".join([*lines, *rest])
     stem.with_suffix(".md").write_text(f"# The encoder and its peers\n\n{text}")
     plot(stem.with_suffix(".png"), about, figures)

@@ -458,7 +458,7 @@ def test_a_graph_too_new_for_onnxruntime(field, exported, tmp_path):
         model.ir_version = 99
     onnx.save(model, path)
     with pytest.raises(BundleError, match=r"needs a newer onnxruntime than .*: pip install -U"):
-        Encoder.load(folder, variant="int8", verify=False)
+        Encoder.load(folder, variant="int8", verify=False, providers="cpu")
 
 
 def test_on_the_command_line(tiny_bert, tmp_path, cli, exported):

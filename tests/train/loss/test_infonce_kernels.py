@@ -19,7 +19,7 @@ from native_build import EMULATED, build_core
 
 CPU_KERNELS = _core.instruction_sets()
 # What this processor lacks is compiled for it, for the tiling is what differs.
-LACKING = [name for name in EMULATED if name not in CPU_KERNELS]
+LACKING = [name for name in EMULATED if name not in (*CPU_KERNELS, "avx_vnni")]
 KERNELS = ["torch", *CPU_KERNELS, *(f"emulated {name}" for name in LACKING)]
 FLOAT32_KERNELS = [name for name in KERNELS if not name.endswith("bf16")]
 
