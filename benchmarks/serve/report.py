@@ -66,7 +66,7 @@ def write_report(
         The path of both files, without the suffix.
     """
     machine, date = machine_name(), datetime.datetime.now(datetime.UTC).date().isoformat()
-    command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    command = shlex.join(["python", f"benchmarks/serve/{Path(sys.argv[0]).name}", *sys.argv[1:]])
     slug = re.sub(r"[^a-z0-9]+", "-", machine.lower()).strip("-")
     stem = arguments.out / f"{kind}-{date}-{slug}"
     arguments.out.mkdir(parents=True, exist_ok=True)
