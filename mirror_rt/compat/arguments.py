@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -68,7 +68,7 @@ def renamed(**names: str) -> Callable[[F], F]:
                 options.setdefault(names[old], options.pop(old))
             return function(*args, **options)
 
-        return call  # type: ignore[return-value]  # of the same signature, and the old names
+        return cast(F, call)
 
     return decorate
 
@@ -97,7 +97,7 @@ def arrays_or_tensors(function: F) -> F:
             return result
         return as_tensor(result).to(device)
 
-    return call  # type: ignore[return-value]  # of the same signature
+    return cast(F, call)
 
 
 def _device_of(values: Any) -> Any:

@@ -172,8 +172,10 @@ def _extension() -> Iterator[Finding]:
     sets = _core.vector_instruction_sets()
     yield Finding("extension", "ok", f"{_core.__file__}, instruction set {sets[-1]}")
     best = _core.engine_instruction_sets()[-1]
-    said = f"instruction set {best}; auto takes it for bundles that it can run where CUDA runs none"
-    yield Finding("engine", "ok", said)
+    taken = "for bundles that it can run where CUDA runs none"
+    if best == "portable":
+        taken = "where onnxruntime is not installed, as this processor lacks what its kernels need"
+    yield Finding("engine", "ok", f"instruction set {best}; auto takes it {taken}")
 
 
 def _cache() -> Iterator[Finding]:

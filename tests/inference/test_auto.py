@@ -102,6 +102,19 @@ def test_int8_that_keeps_layers_in_float32_stays_with_onnxruntime(int8_bundle, t
     assert "keeps 1 layers in float32" in encoder.provider_reason
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_processor_without_the_instructions_of_the_kernels(bundle, monkeypatch, installed):
+    """What is slow there runs only where nothing else can."""
+    from mirror_rt import _core
+    from mirror_rt.inference import engines
+
+    monkeypatch.setattr(_core, "engine_instruction_sets", lambda: ["portable"])
+    monkeypatch.setattr(engines, "find_spec", lambda name: object() if installed else None)
+    encoder = Encoder.load(bundle)
+    assert encoder.providers == ([CPU] if installed else [NATIVE])
+    assert ("none of the instructions" in encoder.provider_reason) == installed
+
+
 def test_int8_without_the_fp32_graph_stays_with_onnxruntime(int8_bundle, tmp_path):
     """As a hub has it in its cache that was asked for int8 alone."""
     import shutil
