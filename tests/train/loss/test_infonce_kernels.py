@@ -1,6 +1,7 @@
 """Every implementation of the loss, against float64 formulas on the same values."""
 
 import math
+import os
 import subprocess
 import sys
 
