@@ -203,7 +203,7 @@ def test_the_command(cli, own):
     assert result.code == 0, result.err
     lines = result.out.splitlines()
     assert lines[0].split()[:3] == ["tag", "language", "base"]
-    assert len(lines) == 48
+    assert len(lines) == 50
     french = next(line for line in lines if line.startswith("fr "))
     assert "camembert-base" in french
     assert "Mirror-BERT, Table 15" in french
@@ -216,7 +216,7 @@ def test_the_command(cli, own):
     assert [(v["recipe"]["level"], v["recipe"]["epochs"]) for v in values] == [
         ("word", 3), ("phrase", 2), ("sentence", 1)]  # fmt: skip
     assert values[0]["base"]["revision"] == "v2"
-    assert len(json.loads(cli("recipes", "--level", "word", "--json").out)) == 47
+    assert len(json.loads(cli("recipes", "--level", "word", "--json").out)) == 49
     one_line_error(cli("recipes", "frnch"), code=2, contains="did you mean fr?")
     one_line_error(cli("recipes", "fr", "--level", "w"), code=2, contains="no level 'w'")
 

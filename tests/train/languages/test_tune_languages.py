@@ -116,7 +116,7 @@ def test_the_table_and_resuming(tune, folders, tmp_path):
     first = tune("--data", folders / "data", langs="en,ru")
     assert first.code == 0, first.err
     lines = first.out.splitlines()
-    assert lines[0].split()[:4] == ["language", "base", "strings", "seconds"]
+    assert lines[0].split()[:5] == ["language", "base", "strings", "steps", "seconds"]
     assert [line.split()[0] for line in lines[1:3]] == ["en", "ru"]
     assert lines[1].endswith("tuned")
     assert " -> " in lines[1]

@@ -117,8 +117,8 @@ def print_result(report: TuneReport, more: str = "") -> None:
     speed = f"{made['strings_per_second']} strings/s, " if "strings_per_second" in made else ""
     waste = f", padding {made['padding_percent']} %" if "padding_percent" in made else ""
     print(
-        f"{report.out}: {made['steps']} steps in {made['seconds']} s "
-        f"({speed}{made['precision']}{waste}), loss {made['loss_first']:.4f} -> "
-        f"{made['loss_last']:.4f}{more}"
+        f"{report.out}: {made['steps']} steps, whose rates add up to {made['movement']:g}, in "
+        f"{made['seconds']} s ({speed}{made['precision']}{waste}), loss "
+        f"{made['loss_first']:.4f} -> {made['loss_last']:.4f}{more}"
     )
     print(f"next: mirror-rt export {report.out} --out BUNDLE")

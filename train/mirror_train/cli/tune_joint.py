@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from mirror_train.cli.training_options import TOP, StringOptions
 from mirror_train.cli.tune_languages import LanguageOptions, find_strings, language_tags
 from mirror_train.compute.launch import is_first_process
 from mirror_train.data.freedict import installed_dictionaries, read_freedict
-from mirror_train.data.installed_thesauri import find_thesaurus
+from mirror_train.data.installed_thesauri import has_thesaurus
 from mirror_train.data.strings import load_training_data, word_list
 from mirror_train.data.thesaurus import load_thesaurus
 from mirror_train.data.training_data import TrainingData
@@ -123,12 +122,9 @@ def _thesauri(tags: list[str]) -> dict[str, Entries]:
 
     Synonyms among the pairs lowered the similarity of words on the development halves.
     """
-    readers = {}
-    for tag in tags:
-        with contextlib.suppress(ConfigError):
-            find_thesaurus(tag)
-            readers[f"{tag} synonyms"] = partial(_synonyms, tag)
-    return _usable(readers)
+    return _usable(
+        {f"{tag} synonyms": partial(_synonyms, tag) for tag in tags if has_thesaurus(tag)}
+    )
 
 
 def _usable(readers: Mapping[str, Callable[[], Entries]]) -> dict[str, Entries]:

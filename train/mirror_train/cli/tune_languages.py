@@ -18,7 +18,7 @@ from mirror_rt.languages.tags import lookup_chain, normalize_tag
 from mirror_train.cli.recipes import RecipesFile
 from mirror_train.cli.training_options import TOP
 from mirror_train.compute.launch import check_one_process
-from mirror_train.data.installed_thesauri import find_thesaurus
+from mirror_train.data.installed_thesauri import find_thesaurus, has_thesaurus
 from mirror_train.data.strings import (
     has_word_list,
     listed_languages,
@@ -124,7 +124,9 @@ def _jobs(
     call: Tune, recipe: str, template: TuneConfig, changes: dict[str, Any]
 ) -> list[LanguageJob]:
     table, data = load_languages(call.languages.recipes), call.strings.data
-    tags = language_tags(str(call.strings.language), table)
+    tags = language_tags(
+        str(call.strings.language), table, synonyms=call.synonyms.thesaurus is not None
+    )
     rows = [table.recipe(tag, template.recipe.level, base=call.model) for tag in tags]
     if recipe != template.recipe.level:  # --recipe overrides the table
         changed: dict[str, Any] = {"recipe": template.recipe, "level_pooling": None}
@@ -193,13 +195,20 @@ def _pooling(row: LanguageRecipe, template: TuneConfig) -> TunedPooling:
     return row.pooling
 
 
-def language_tags(text: str, table: LanguageTable) -> list[str]:
+def language_tags(text: str, table: LanguageTable, *, synonyms: bool = False) -> list[str]:
     """Return the languages of the command line; refuse unknown ones and repetitions.
 
-    `all` means every language of the table that wordfreq has a list of words of its own for.
+    `all` means every language of the table that wordfreq has a list of words of its own for, or
+    those whose thesaurus is installed, to tune on `synonyms`.
     """
     if text.strip() == "all":
-        return [tag for tag in listed_languages() if tag in table.languages]
+        if not synonyms:
+            return [tag for tag in listed_languages() if tag in table.languages]
+        installed = [tag for tag in sorted(table.languages) if has_thesaurus(tag)]
+        if not installed:
+            raise ConfigError("no thesaurus is installed: install Debian's mythes-fr, for example")
+        # nb and no have one thesaurus.
+        return [*{find_thesaurus(tag): tag for tag in reversed(installed)}.values()][::-1]
     given = [tag.strip() for tag in text.split(",") if tag.strip()]
     if not given:
         raise ConfigError("--lang names no language: expected en,fr for example, or all")
@@ -253,8 +262,8 @@ def _tell(result: LanguageResult) -> None:
 
 
 def _table(results: list[LanguageResult]) -> str:
-    header = ["language", "base", "strings", "seconds", "isotropy", "mean cosine", "uniformity",
-              "score", "result"]  # fmt: skip
+    header = ["language", "base", "strings", "steps", "seconds", "isotropy", "mean cosine",
+              "uniformity", "synonyms", "score", "result"]  # fmt: skip
     return format_table(header, [_row(result) for result in results])
 
 
@@ -267,15 +276,17 @@ def _row(result: LanguageResult) -> list[str]:
             f"{getattr(before.geometry, name):.2f} -> {getattr(after.geometry, name):.2f}"
             for name in names
         ]
-    score = "-"
-    if before and after and before.score is not None and after.score is not None:
-        score = f"{before.score:.3f} -> {after.score:.3f}"
+    figures = dict.fromkeys(("synonyms", "score"), "-")
+    for name in figures if before and after else ():
+        first, last = getattr(before, name), getattr(after, name)
+        if first is not None and last is not None:
+            figures[name] = f"{first:.3f} -> {last:.3f}"
     return [
         result.language,
         result.model,
-        "-" if result.strings is None else str(result.strings),
+        *("-" if count is None else str(count) for count in (result.strings, result.steps)),
         "-" if result.seconds is None else f"{result.seconds:.1f}",
         *geometry,
-        score,
+        *figures.values(),
         result.status if result.error is None else f"failed: {result.error}",
     ]

@@ -68,6 +68,7 @@ class Batches:
         seed: int,
         mask_token: str | None,
         processes: Processes,
+        steps: int | None = None,
     ) -> None:
         self._data, self._recipe = data, recipe
         self.seed, self._mask_token = seed, mask_token
@@ -76,11 +77,12 @@ class Batches:
         self.share = loss_batch // processes.count
         self._own = processes.own_rows(loss_batch)
         self._per_epoch = len(data) // loss_batch
+        self._steps = steps or recipe.steps or recipe.epochs * self._per_epoch
         largest = max(Counter(data.group_ids or [0]).values())
         self._chained = data.group_ids is not None and largest > _MOST_CHAINED * len(data)
 
     def __len__(self) -> int:
-        return self._recipe.steps or self._recipe.epochs * self._per_epoch
+        return self._steps
 
     def __getitem__(self, step: int) -> StepBatch:
         """Return the batch of a step; raise DataError where its pairs leave no negatives."""

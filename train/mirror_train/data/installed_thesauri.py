@@ -47,6 +47,15 @@ def find_thesaurus(language: str) -> Path:
     )
 
 
+def has_thesaurus(language: str) -> bool:
+    """Return whether a thesaurus of a language is installed."""
+    try:
+        find_thesaurus(language)
+    except ConfigError:
+        return False
+    return True
+
+
 def _names(language: str) -> Iterator[str]:
     """Yield patterns of the names of a language's files, the best first."""
     chain = lookup_chain(language)

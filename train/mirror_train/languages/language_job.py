@@ -28,6 +28,7 @@ from mirror_train.data.thesaurus import load_thesaurus
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import LanguageTable, load_languages
 from mirror_train.languages.fit import run_warnings
+from mirror_train.languages.joint import HeldOut, hold_out
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.training.run_config import TuneConfig, check_same_run, recorded_run
@@ -61,13 +62,18 @@ class LanguageJob:
     table: LanguageTable | None = None
     synonyms: bool = False
 
-    def read(self) -> TrainingData:
-        """Read the strings."""
+    def read(self) -> tuple[TrainingData, HeldOut | None]:
+        """Read the strings; of a thesaurus, hold out some words to measure with."""
         if self.strings is None:
-            return word_list(self.language, top=self.top)
-        if self.synonyms:
-            return load_thesaurus(self.strings, language=self.language, top=self.top)
-        return load_training_data(self.strings, language=self.language)
+            return word_list(self.language, top=self.top), None
+        if not self.synonyms:
+            return load_training_data(self.strings, language=self.language), None
+        data = load_thesaurus(self.strings, language=self.language, top=self.top)
+        pairs = list(zip(data.first, data.second, strict=True))
+        kept, held = hold_out(data.source, pairs, seed=self.config.seed)
+        return TrainingData.of_pairs(
+            kept, data.source, language=data.language, origin=data.origin
+        ), held
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +83,13 @@ class Measures:
     Attributes:
         geometry: geometry of its embedding space, on the first 1,000 strings.
         score: Spearman's rho with the human scores of `LanguageJob.pairs`.
+        synonyms: mean reciprocal rank of the held-out synonyms of a thesaurus, which needs no human
+            scores (see `HeldOut`).
     """
 
     geometry: Geometry
     score: float | None
+    synonyms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,7 @@ class LanguageResult:
         warning: what looks wrong about the strings, or about the base model for them.
         error: why tuning failed.
         manifest_sha256: hash of the tuned folder's mirror.json.
+        steps: number of optimiser steps.
     """
 
     language: str
@@ -114,6 +124,7 @@ class LanguageResult:
     warning: str | None = None
     error: str | None = None
     manifest_sha256: str | None = None
+    steps: int | None = None
 
 
 class Bases:
@@ -152,24 +163,28 @@ def failure(job: LanguageJob, error: Exception) -> LanguageResult:
 
 
 def _tune_one(job: LanguageJob, bases: Bases) -> LanguageResult:
-    data = job.read()
+    data, held = job.read()
     pairs = read_scored_pairs(job.pairs) if job.pairs else None
     base = bases.load(job.config)
     warnings = run_warnings(data, base, job.config, job.table or load_languages())
     for warning in warnings:
         logger.warning("%s", warning)
     encoder = TorchEncoder(base, device=resolve_device(job.config.device))
-    before = _measure(encoder, data, pairs)
+    before = _measure(encoder, data, pairs, held)
     manifest = tune(data, job.config, base=copy.deepcopy(base)).manifest
-    after = _measure(TorchEncoder.load(job.config.out, device=job.config.device), data, pairs)
+    tuned = TorchEncoder.load(job.config.out, device=job.config.device)
+    after = _measure(tuned, data, pairs, held)
     return _result(job, manifest, "tuned", before=before, after=after,
                    warning="; ".join(warnings) or None)  # fmt: skip
 
 
-def _measure(model: EmbeddingModel, data: TrainingData, pairs: ScoredPairs | None) -> Measures:
+def _measure(
+    model: EmbeddingModel, data: TrainingData, pairs: ScoredPairs | None, held: HeldOut | None
+) -> Measures:
     return Measures(
         evaluate_geometry(model, data.first[:_GEOMETRY_TEXTS]),
         None if pairs is None else evaluate_similarity(model, pairs),
+        None if held is None else held.reciprocal_rank(model),
     )
 
 
@@ -181,6 +196,7 @@ def _result(
         job.config.model,
         status,
         strings=(manifest.data or {}).get("strings"),
+        steps=(manifest.training or {}).get("steps"),
         seconds=(manifest.training or {}).get("seconds"),
         pairs=None if job.pairs is None else f"{job.pairs.parent.name}/{job.pairs.name}",
         pairs_sha256=None if job.pairs is None else sha256(job.pairs),
@@ -196,7 +212,7 @@ def _finished(job: LanguageJob) -> LanguageResult | None:
         return None
     manifest = Manifest.read(out, "mirror_rt encoder")
     manifest.verify(out)
-    data = job.read()
+    data, _ = job.read()
     check_same_run(out, recorded_run(manifest, "name"), _identity(job, data, manifest))
     known = _read_report(out.parent / REPORT_FILE).get(job.language, {})
     if known.get("manifest_sha256") != sha256(out / Layout.manifest):
@@ -236,6 +252,7 @@ def _read_report(path: Path) -> dict[str, Any]:
 
 def _measures(values: Any, *, scored: bool) -> Measures | None:
     try:
-        return Measures(Geometry(**values["geometry"]), values["score"] if scored else None)
+        score = values["score"] if scored else None
+        return Measures(Geometry(**values["geometry"]), score, values.get("synonyms"))
     except (TypeError, KeyError):
         return None

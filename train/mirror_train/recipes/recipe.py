@@ -60,11 +60,11 @@ class Recipe(Hyperparameters):
         pooling: the pooling for base models that declare none; `auto` for that of the papers.
         loss: InfoNCE variant, `first_view`, or `multi_similarity` on hard triplets.
         max_length: the most tokens of a training string, special tokens included.
-        epochs: number of passes over the strings.
+        epochs: number of passes over the strings; with `movement` the most of them.
         batch_size: number of strings in a batch; InfoNCE sees twice as many rows.
         learning_rate: rate of AdamW.
         weight_decay: weight decay of AdamW.
-        steps: number of optimiser steps, in the place of epochs.
+        steps: number of optimiser steps, in the place of epochs and movement.
         warm_up: the share of the steps over which the learning rate rises.
         decay: whether it falls to 0 over the others, or stays.
         drophead: rate at which whole attention heads are dropped, 0 .. 1; beside `dropout`, which
@@ -82,6 +82,9 @@ class Recipe(Hyperparameters):
         ms_beta: beta of `multi_similarity`, the weight of negatives.
         ms_base: the cosine that `multi_similarity` compares both with.
         triplet_margin: margin of a hard triplet's distances, for `multi_similarity`.
+        movement: ends the run before the learning rates of its steps add up to more than this times
+            the room of the base model, 1 - the mean cosine of its vectors of the strings (see
+            `mirror_train.training.movement`); None for no such end.
     """
 
     level: Level
@@ -110,6 +113,7 @@ class Recipe(Hyperparameters):
     ms_beta: Positive = 60.0
     ms_base: Annotated[float, Rule("a cosine, -1 to 1", lambda cosine: -1 <= cosine <= 1)] = 0.5
     triplet_margin: float = 0.2
+    movement: Annotated[float | None, Rule("greater than 0", lambda value: value > 0)] = None
 
     def __post_init__(self) -> None:
         Hyperparameters.__post_init__(self)
@@ -131,12 +135,15 @@ class Recipe(Hyperparameters):
                 )
 
     def replace(self, **changes: Any) -> Recipe:
-        """Return a copy with some fields changed and checked; epochs go before the recipe's steps.
+        """Return a copy with some fields changed and checked; epochs or movement replace the steps.
 
-        Otherwise they would be ignored where the recipe counts steps.
+        Otherwise they would be ignored where the recipe counts steps; and a number of epochs would
+        be where the recipe's movement ends a run before.
         """
-        if "epochs" in changes:
+        if {"epochs", "movement"} & changes.keys():
             changes.setdefault("steps", None)
+        if "epochs" in changes:
+            changes.setdefault("movement", None)
         return dataclasses.replace(self, **changes)
 
     @property

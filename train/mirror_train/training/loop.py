@@ -62,12 +62,15 @@ class TrainingStats:
 
     Attributes:
         losses: the loss of every step.
+        movement: the sum of the learning rates of the steps. AdamW moves a weight by at most about
+            its rate in a step, so this bounds how far the weights are from where they began.
         seconds: wall time of the steps.
         real_tokens: number of tokens of the strings.
         padded_tokens: number of tokens computed, including padding.
     """
 
     losses: list[float] = field(default_factory=list)
+    movement: float = 0.0
     seconds: float = 0.0
     real_tokens: int = 0
     padded_tokens: int = 0
@@ -203,6 +206,7 @@ class Trainer:
         self._scaler.step(self.optimizer)
         self._scaler.update()
         self.stats.losses.append(value)
+        self.stats.movement += self.optimizer.param_groups[0]["lr"]
         self.stats.seconds += time.perf_counter() - began
         return value
 

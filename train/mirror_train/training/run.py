@@ -38,7 +38,7 @@ class TuneReport:
     Attributes:
         out: the folder written.
         manifest: the content of its mirror.json.
-        stats: losses, wall time and padding.
+        stats: losses, movement, wall time and padding.
     """
 
     out: Path
@@ -236,6 +236,7 @@ class Run:
             "device": self.device.type,
             "processes": self.processes.count,
             "steps": len(stats.losses),
+            "movement": float(f"{stats.movement:.4g}"),
             "loss_first": stats.losses[0],
             "loss_last": stats.losses[-1],
             "seconds": round(stats.seconds, 2),

@@ -18,6 +18,7 @@ from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.loop import TrainingStats
 from mirror_train.training.mirror import mirror_trainer, pad_length
+from mirror_train.training.movement import movement_steps
 from mirror_train.training.run import TuneReport, begun
 from mirror_train.training.run_config import TuneConfig
 from mirror_train.training.whitening import centre_again, fit_whitening
@@ -61,6 +62,7 @@ def tune(
             data,
             recipe,
             loss_batch=loss_batch,
+            steps=movement_steps(base, data, recipe, loss_batch, seed=seed, processes=processes),
             seed=seed,
             mask_token=base.mask_token,
             processes=processes,
