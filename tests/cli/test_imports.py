@@ -222,6 +222,20 @@ def test_clean_environment_has_no_training_stack(clean):
     assert done.stdout.strip() == "[]", done.stderr
 
 
+def test_clean_environment_knows_what_the_wheel_contains(clean):
+    """Of others: a list in the metadata (PEP 770), and a licence for what is not compiled in."""
+    done = python(
+        "import json\nfrom importlib.metadata import distribution\n"
+        "wheel = distribution('mirror-rt')\n"
+        "sbom = json.loads(wheel.read_text('sboms/sbom.cdx.json'))\n"
+        "print(wheel.version == sbom['metadata']['component']['version'],"
+        " *(one['name'] for one in sbom['components']), 'MIT License' in"
+        " wheel.read_text('licenses/mirror_rt/server/http/scalar.LICENSE.txt'))",
+        clean,
+    )
+    assert done.stdout.split() == ["True", "pybind11", "@scalar/api-reference", "True"], done.stderr
+
+
 def test_clean_environment_encodes(clean, bundle, tmp_path):
     import numpy as np
 

@@ -1,0 +1,102 @@
+"""Write small files of every format that this version has, which later versions must still read.
+
+Run it once for a release, and commit what it writes: `python tests/kept/kept_files.py`.
+"""
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+KEPT = Path(__file__).parent
+sys.path[:0] = [str(KEPT.parent / "support"), str(KEPT.parent / "support" / "models")]
+
+from mirror_export import ExportConfig, export_pack  # noqa: E402
+from mirror_rt import Encoder, __version__  # noqa: E402
+from mirror_rt.bulk import DatasetConfig, encode_dataset  # noqa: E402
+from mirror_rt.heads.task_heads import Heads, TaskHead  # noqa: E402
+from mirror_rt.inference.load_options import LoadOptions  # noqa: E402
+from mirror_train import TuneConfig, load_recipe, load_training_data, tune  # noqa: E402
+from mirror_train.training.checkpoint import CheckpointStore  # noqa: E402
+from tiny_models import SENTENCES, TINY, _make_tokenizer  # noqa: E402
+
+TEXTS = [*SENTENCES[:4], "the river", "a doctor"]
+SERVER = """source = "pack"
+port = 8099
+model_name = "kept"
+max_items = 64
+timeout = 5.0
+on_too_long = "truncate"
+"""
+
+
+def write_model(folder):
+    """Write a BERT of one layer and 16 dimensions: 40 kB."""
+    tokenizer = _make_tokenizer(TINY["bert"], SENTENCES[:4])
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(vocab_size=tokenizer.get_vocab_size(), intermediate_size=32,
+                        max_position_embeddings=32, initializer_range=0.2, **size)  # fmt: skip
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    names = {f"{name}_token": token for name, token in TINY["bert"].tokens}
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=32, **names
+    ).save_pretrained(folder)
+
+
+def add_head(folder):
+    """Give a tuned folder a classifier of two classes."""
+    weight = np.random.default_rng(0).normal(size=(2, 16)).astype(np.float32)
+    head = TaskHead("sign", "classifier", weight, np.zeros(2, np.float32), ("minus", "plus"))
+    Heads(16, "mean", {"sign": head}).write(folder)
+
+
+def write_job(out):
+    """Write the folder of a finished bulk job, and what it read."""
+    (out / "texts").mkdir()
+    lines = [json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(TEXTS)]
+    (out / "texts" / "a.jsonl").write_text("".join(lines))
+    load = LoadOptions(threads=1)
+    paths = (str(out / name) for name in ("pack/en", "texts", "job"))
+    encode_dataset(DatasetConfig(*paths, load=load))
+
+
+def tune_kept(folder, language, **options):
+    """Tune the base for two steps, as the kept checkpoint was."""
+    recipe = load_recipe("word").replace(batch_size=8, epochs=1, learning_rate=1e-2)
+    data = replace(load_training_data(folder / "words.txt"), language=language)
+    config = TuneConfig(out=folder / "tuned" / language, model=str(folder / "base"), recipe=recipe,
+                        device="cpu", pooling="mean", precision="fp32", seed=ord(language[0]),
+                        **options)  # fmt: skip
+    return tune(data, config)
+
+
+def write(out):
+    write_model(out / "base")
+    words = sorted({word for text in TEXTS for word in text.split()})[:16]
+    (out / "words.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    with patch.object(CheckpointStore, "remove"):
+        tuned = [tune_kept(out, language, checkpoint_every=2).out for language in ("en", "ru")]
+    add_head(tuned[0])
+    options = ExportConfig("", out / "pack", parity_texts=TEXTS, precisions=("fp32", "int8"),
+                           force=True)  # fmt: skip
+    export_pack([str(folder) for folder in tuned], options)
+    for folder in (*tuned, out / "tuned" / "ru.checkpoints"):
+        shutil.rmtree(folder)
+    with Encoder.load(out / "pack" / "en") as encoder:
+        np.save(out / "vectors.npy", encoder.encode(TEXTS))
+    write_job(out)
+    (out / "serve.toml").write_text(SERVER)
+
+
+if __name__ == "__main__":
+    out = KEPT / __version__
+    shutil.rmtree(out, ignore_errors=True)
+    write(out)
+    print(f"wrote {sum(f.stat().st_size for f in out.rglob('*') if f.is_file()):,} bytes to {out}")  # noqa: T201
