@@ -22,9 +22,10 @@ _SYSTEMS = {
     "flow": "[BERT-flow](https://aclanthology.org/2020.emnlp-main.733/)",
     "cf": f"BERT-CF: {_PAPER}, then a normalising flow",
     "burt": "BURT (Li and Zhao 2020)",
+    "finetune": "a decoding layer on labelled texts",
     "multitask": "the multi-task fine-tuning of BERT-CF",
 }
-_LABELLED = frozenset({"burt", "multitask"})
+_LABELLED = frozenset({"burt", "finetune", "multitask"})
 _PARITY = {
     "mean_cosine": "mean cosine",
     "min_cosine": "lowest cosine",

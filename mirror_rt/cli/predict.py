@@ -41,7 +41,7 @@ _Row = tuple[Any, str | None]
 class Predict(Invocation):
     r"""Apply a task head of a bundle to texts or pairs of texts.
 
-    See 'mirror-rt train multitask' and 'burt' for heads. Writes a JSON line a row: its label and
+    See 'mirror-rt finetune' for heads. Writes a JSON line a row: its label and
     what it comes from; with --label-field also how many are right, beside always saying the most
     frequent label.
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from mirror_rt.encoding.batch_encoder import BatchEncoder, as_list
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import BundleError, ConfigError, InvalidTextError
-from mirror_rt.evaluation.statistics import pearson
+from mirror_rt.evaluation.statistics import pearson, spearman
 from mirror_rt.heads.task_heads import Heads, Predictions, TaskHead
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.keywords import with_visible_options
@@ -135,11 +135,14 @@ def score_predictions(
 
     Returns:
         `accuracy`, and as `majority` the accuracy of always predicting the most frequent class; or
-        for a regressor `pearson`, None if it is undefined because all values of a side are equal.
+        for a regressor `pearson` and `spearman`, None where they are undefined because all values
+        of a side are equal.
     """
     right = np.asarray(targets)
     if head.scale is not None:
-        return {"pearson": pearson(found.scores, right)}
+        linear = pearson(found.scores, right)
+        rank = None if linear is None else spearman(found.scores, right)
+        return {"pearson": linear, "spearman": rank}
     said = np.array([-1 if label is None else head.labels.index(label) for label in found.labels])
     counts = np.bincount(right.astype(np.int64), minlength=len(head.labels))
     return {

@@ -6,7 +6,6 @@ weights of each. They take vectors as pooled, not normalised.
 
 from __future__ import annotations
 
-import re
 import zipfile
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -23,12 +22,12 @@ from mirror_rt.schema import Rule, between, build, matching
 
 HEADS_VERSION = 1
 
-HeadKind = Literal["classifier", "cosine-classifier", "cosine-regressor"]
+HeadKind = Literal["classifier", "regressor", "cosine-classifier", "cosine-regressor"]
 # The features that can be made of the two vectors u and v of a pair.
 FEATURES = ("u", "v", "|u-v|", "u*v")
 
 Floats = npt.NDArray[np.float64]
-_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+HEAD_NAME = matching(r"[a-z][a-z0-9_-]*", "a name of a head: lower case letters, digits, - and _")
 _Number = Annotated[float, between(-1e30, 1e30)]
 
 
@@ -52,15 +51,17 @@ class TaskHead:
 
     Attributes:
         name: name of the task.
-        kind: `classifier` (softmax over classes), `cosine-classifier` or `cosine-regressor` (the
-            cosine of the two projected vectors of a pair, at least `hinge`).
+        kind: `classifier` (softmax over classes), `regressor` (the mean of the whole numbers of
+            `scale`, weighed by a softmax over them), `cosine-classifier` or `cosine-regressor`
+            (the cosine of the two projected vectors of a pair, at least `hinge`).
         weight: float32 [out, in].
         bias: float32 [out].
         labels: names of the C classes; none for a regressor.
-        features: for a classifier of pairs, the `FEATURES` that are joined; empty for texts.
+        features: for a softmax over pairs, the `FEATURES` that are joined; empty for texts.
         hinge: cosines below the hinge are raised to it. A cosine-classifier predicts its second
             class from the middle between the hinge and 1 upwards.
-        scale: for a regressor, the values that the similarities `hinge` and 1 stand for.
+        scale: for a `regressor` the least and the greatest number, for a `cosine-regressor` the
+            values that the similarities `hinge` and 1 stand for.
     """
 
     name: str
@@ -79,7 +80,7 @@ class TaskHead:
     @property
     def takes_pairs(self) -> bool:
         """Tell whether the head is applied to pairs of texts."""
-        return self.kind != "classifier" or bool(self.features)
+        return self.kind.startswith("cosine") or bool(self.features)
 
     @property
     def dimension(self) -> int:
@@ -103,9 +104,14 @@ class TaskHead:
                 raise ConfigError(
                     f"the head {self.name!r} takes vectors [n, {self.dimension}], got {side.shape}"
                 )
-        if self.kind == "classifier":
-            return self._classify(first if second is None else self._join(first, second))
-        return self._compare(first, cast(Floats, second))
+        if self.kind.startswith("cosine"):
+            return self._compare(first, cast(Floats, second))
+        scores = self._softmax(first if second is None else self._join(first, second))
+        if self.scale is not None:
+            low, high = self.scale
+            numbers = np.linspace(low, high, len(self.bias))
+            return Predictions([None] * len(scores), scores @ numbers)
+        return Predictions([self.labels[i] for i in scores.argmax(axis=1)], scores)
 
     def _join(self, u: Floats, v: Floats) -> Floats:
         parts = {"u": u, "v": v, "|u-v|": np.abs(u - v), "u*v": u * v}
@@ -114,11 +120,10 @@ class TaskHead:
     def _linear(self, x: Floats) -> Floats:
         return np.asarray(x @ self.weight.T.astype(np.float64) + self.bias)
 
-    def _classify(self, x: Floats) -> Predictions:
+    def _softmax(self, x: Floats) -> Floats:
         logits = self._linear(x)
         scores = np.exp(logits - logits.max(axis=1, keepdims=True))
-        scores /= scores.sum(axis=1, keepdims=True)
-        return Predictions([self.labels[i] for i in scores.argmax(axis=1)], scores)
+        return np.asarray(scores / scores.sum(axis=1, keepdims=True))
 
     def _compare(self, u: Floats, v: Floats) -> Predictions:
         a, b = self._linear(u), self._linear(v)
@@ -136,8 +141,9 @@ class TaskHead:
         """Return what is wrong with the fields, or None."""
         out, size = self.weight.shape if self.weight.ndim == 2 else (0, 0)
         parts = max(1, len(self.features))
+        numbers = 0 if self.scale is None else self.scale[1] - self.scale[0] + 1
         checks = [
-            (bool(_NAME.fullmatch(self.name)), "a name is lower case letters, digits, - and _"),
+            (HEAD_NAME.holds(self.name), HEAD_NAME.expected),
             (self.kind in get_args(HeadKind), f"the kind {self.kind!r} is unknown"),
             (set(self.features) <= set(FEATURES), f"features {self.features!r} are unknown"),
             (out > 0 and size > 0 and size % parts == 0, f"weights {self.weight.shape}"),
@@ -145,6 +151,8 @@ class TaskHead:
             (self.kind != "classifier" or len(self.labels) == out >= 2, "a label for each output"),
             (self.kind != "cosine-classifier" or len(self.labels) == 2, "two labels"),
             (self.kind != "cosine-regressor" or self.scale is not None, "a scale is needed"),
+            (self.kind != "regressor" or numbers == out, "an output for each number"),
+            ("classifier" not in self.kind or self.scale is None, "a scale is for regressors"),
             (-1 <= self.hinge < 1, f"the hinge must be in -1 .. 1, got {self.hinge}"),
             (bool(np.isfinite(self.weight).all() and np.isfinite(self.bias).all()), "NaN in it"),
         ]
@@ -176,8 +184,8 @@ class Heads:
         path = folder / Layout.heads
         if not cls.present(folder):
             raise BundleError(
-                f"{folder} has no task heads: mirror-rt train multitask and train burt tune some, "
-                "and mirror-rt export keeps them"
+                f"{folder} has no task heads: mirror-rt finetune, train multitask and train burt "
+                "tune some, and mirror-rt export keeps them"
             )
         values = read_document(
             path, noun="folder of heads", expected="mirror_rt heads", version=HEADS_VERSION
@@ -233,7 +241,7 @@ class _Document:
 
     dimension: Dimension
     pooling: str
-    heads: dict[Annotated[str, matching(_NAME.pattern, "a name of a head")], _Described]
+    heads: dict[Annotated[str, HEAD_NAME], _Described]
 
 
 def _read_head(folder: Path, name: str, described: _Described) -> TaskHead:

@@ -193,7 +193,7 @@ def test_damaged_descriptions(heads, tmp_path, change, message):
 
 
 def test_damaged_weights(heads, tmp_path):
-    with pytest.raises(BundleError, match="has no task heads: mirror-rt train multitask"):
+    with pytest.raises(BundleError, match="has no task heads: mirror-rt finetune"):
         Heads.read(tmp_path)
     heads.write(tmp_path)
     path = tmp_path / "heads" / "nli.npz"

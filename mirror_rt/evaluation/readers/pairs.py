@@ -18,13 +18,13 @@ from mirror_rt.tokens.tokenization import check_texts
 
 T = TypeVar("T")
 
-_SCORES = ("score", "similarity", "relatedness_score", "relatedness")
+SCORES = ("score", "similarity", "relatedness_score", "relatedness")
 LABELS = ("label", "is_duplicate", "gold_label")
 _RELATED = dict.fromkeys(("1", "1.0", "entailment", "true", "duplicate"), True) | dict.fromkeys(
     ("0", "0.0", "not_entailment", "neutral", "contradiction", "false", "not_duplicate"), False
 )
 # An empty cell, and SNLI's label for pairs on which its annotators did not agree.
-_NO_LABEL = ("", "-")
+NO_LABEL = ("", "-")
 _TEXT_COLUMNS = [
     ("text1", "text2"),
     ("sentence1", "sentence2"),
@@ -60,7 +60,7 @@ def read_scored_pairs(path: Path) -> ScoredPairs:
             names the line), or there are no rows.
     """
     table = read_table(path)
-    score = find_column(table, _SCORES, "scores")
+    score = find_column(table, SCORES, "scores")
     names = find_text_columns(table, score)
     columns = map(table.column, (*names, score))
     return make_pairs(path, zip(table.lines, *columns, strict=True), names)
@@ -156,7 +156,7 @@ def check_labels(
     """
     texts, targets, left_out = list[tuple[str, ...]](), list[T](), 0
     for line, row, cell in cells:
-        if cell.strip() in _NO_LABEL or any(not text.strip() for text in row):
+        if cell.strip() in NO_LABEL or any(not text.strip() for text in row):
             left_out += 1
             continue
         if (target := parse(cell)) is None:

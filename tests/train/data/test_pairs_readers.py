@@ -290,8 +290,8 @@ def test_tasks_without_files(tmp_path):
         load_multitask_data(tmp_path / "absent")
     with pytest.raises(ConfigError, match="no task 'x'"):
         load_multitask_data(tmp_path, tasks=["x"])
-    with pytest.raises(ConfigError, match="pass --data DIR, or --sentiment FILE"):
-        load_multitask_data()
+    with pytest.raises(ConfigError, match="mirror-rt finetune trains one"):
+        load_multitask_data(tmp_path, tasks=["sentiment"])
     with pytest.raises(ConfigError, match="top must be at least 2"):
         load_multitask_data(tmp_path, top=1)
 

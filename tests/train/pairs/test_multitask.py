@@ -111,7 +111,7 @@ def test_the_folder_is_an_ordinary_one_with_heads(tuned):
     assert {name: sorted(scores) for name, scores in metrics.items()} == {
         "sentiment": ["accuracy", "majority"],
         "paraphrase": ["accuracy", "majority"],
-        "similarity": ["pearson"],
+        "similarity": ["pearson", "spearman"],
     }
     heads = Heads.read(tuned.out)
     assert heads.get("paraphrase").weight.shape == (16, 32)
@@ -166,7 +166,7 @@ def test_earlier_weights_are_kept_where_they_were_better(folder, configure, monk
         return metrics_of(next(values))
 
     monkeypatch.setattr(multitask, "evaluate_tasks", evaluate)
-    data = load_multitask_data(folder, tasks=["similarity"])
+    data = MultitaskData({"similarity": load_multitask_data(folder).tasks["similarity"]})
     report = tune_multitask(data, configure(recipe={"steps": 3}, evaluate_every=1))
     assert report.manifest.training["best_step"] == 1
     assert report.manifest.training["metrics"] == metrics_of(0.9)
@@ -211,7 +211,7 @@ def test_a_step_is_the_weighted_sum_of_the_tasks(folder, configure):
         layers = open_model(run, config, make, data={}).layers
     encoder = TorchEncoder.load(config.model, pooling="mean")
     expected = 0.0
-    for task, texts, targets in step_batches(data, config.recipe, config.seed)(0):
+    for task, texts, targets in step_batches(data, config.recipe.batch_sizes, config.seed)(0):
         z = torch.from_numpy(encoder.encode(texts, normalize_embeddings=False))
         loss = layers[task].loss(z, torch.from_numpy(targets)).item()
         expected += {"sentiment": 5, "paraphrase": 20, "similarity": 1}[task] * loss
@@ -221,7 +221,7 @@ def test_a_step_is_the_weighted_sum_of_the_tasks(folder, configure):
 
 def test_tasks_of_different_sizes_are_passed_through_at_their_own_pace(folder):
     data = load_multitask_data(folder)
-    batches = step_batches(data, MultitaskRecipe(), 3)(0)
+    batches = step_batches(data, MultitaskRecipe().batch_sizes, 3)(0)
     assert [(b.task, len(b.texts), len(b.targets)) for b in batches] == [
         ("sentiment", 32, 32), ("paraphrase", 192, 96), ("similarity", 64, 32),
     ]  # fmt: skip
@@ -325,7 +325,7 @@ def test_predict_refuses(exported, bundle, folder, tuned, tmp_path, cli):
     empty.touch()
     quora = folder / "quora-dev.csv"
     for arguments, code, message in [
-        ([bundle, "--input", lines], 1, "has no task heads: mirror-rt train multitask"),
+        ([bundle, "--input", lines], 1, "has no task heads: mirror-rt finetune"),
         ([tuned.out, "--input", lines], 1, "export it first: mirror-rt export"),
         ([exported, "--input", lines], 2, "name the head: there are sentiment, paraphrase"),
         ([exported, "--head", "x", "--input", lines], 2, "no head 'x'"),

@@ -15,9 +15,12 @@ from mirror_train.pairs import (
     BurtConfig,
     BurtRecipe,
     BurtTasks,
+    FinetuneConfig,
+    FinetuneRecipe,
     MultitaskConfig,
     MultitaskData,
     MultitaskRecipe,
+    finetune,
     tune_burt,
     tune_multitask,
 )
@@ -61,6 +64,7 @@ def systems(words):
     mirror = load_recipe("word").replace(batch_size=8, epochs=1, learning_rate=1e-3)
     cf = CfRecipe(mirror=mirror, flow=flow)
     burt = BurtRecipe(steps=STEPS, batch_size=4, learning_rate=1e-3)
+    frozen = FinetuneRecipe(layer="regression", frozen=True, steps=STEPS, batch_size=4)
     multitask = MultitaskRecipe(steps=STEPS, learning_rate=1e-2, projection=8, batch_sizes=SIZES)
     texts, (burt_tasks, multitask_data) = strings(words), tasks(words)
     return {
@@ -70,10 +74,11 @@ def systems(words):
         "cf-joint": (tune_cf, texts, CfConfig, cf.replace(joint=True)),
         "burt": (tune_burt, burt_tasks, BurtConfig, burt),
         "multitask": (tune_multitask, multitask_data, MultitaskConfig, multitask),
+        "finetune": (finetune, multitask_data.tasks["similarity"], FinetuneConfig, frozen),
     }
 
 
-SYSTEMS = ["tune", "flow", "cf", "cf-joint", "burt", "multitask"]
+SYSTEMS = ["tune", "flow", "cf", "cf-joint", "burt", "multitask", "finetune"]
 
 
 @pytest.fixture

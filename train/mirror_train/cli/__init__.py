@@ -10,6 +10,7 @@ _MAKE = {
     "train flow": "fit a normalising flow behind an encoder that stays as it is (BERT-flow)",
     "train cf": "tune with masked tokens, then fit a flow that keeps the loss (BERT-CF)",
     "train burt": "train one encoder for texts of all lengths on labelled pairs (BURT)",
+    "finetune": "fine-tune with a decoding layer on any labelled texts or pairs",
     "train multitask": "fine-tune on labels of sentiment, paraphrase and similarity at once",
 }
 _SAMPLE = "draw raw strings to tune on from SNLI, QNLI, UMLS, WikiMatrix and others"

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mirror_rt.cli.common import format_table
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.errors import ConfigError, Setting
 from mirror_train.cli.training_options import RUN, Training, print_result
 from mirror_train.compute.launch import is_first_process
-from mirror_train.pairs.multitask_data import load_multitask_data
+from mirror_train.pairs.multitask_data import MultitaskData, load_multitask_data
 from mirror_train.recipes.systems import TASKS, MultitaskRecipe
 from mirror_train.training.run_config import MultitaskConfig
+
+if TYPE_CHECKING:
+    from mirror_train.training.run import TuneReport
 
 _DEFAULTS = MultitaskRecipe()
 
@@ -54,24 +57,16 @@ class _ByTask:
         return self.recipe.make(**numbers)
 
 
-def _of_task(task: str) -> Help:
-    text = f"rows of {task} to train on, and perhaps a file to evaluate on"
-    return Help(text, many=True)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Data:
     """Which rows to train on."""
 
     data: Annotated[
-        Path | None,
+        Path,
         Help("folder with ids-sst-train.csv, quora-train.csv and sts-train.csv, and the same with "
              "dev to evaluate on; of a task with one file alone a tenth is held out", "DIR"),
-    ] = None  # fmt: skip
-    sentiment: Annotated[tuple[Path, ...], _of_task("sentiment")] = ()
-    paraphrase: Annotated[tuple[Path, ...], _of_task("paraphrase")] = ()
-    similarity: Annotated[tuple[Path, ...], _of_task("similarity")] = ()
-    tasks: Annotated[str, Help("which of the three", "NAME,...")] = ",".join(TASKS)
+    ]  # fmt: skip
+    tasks: Annotated[str, Help("two of the three", "NAME,NAME")] = ",".join(TASKS)
     top: Annotated[int | None, Help("the first N rows of every file alone")] = None
 
 
@@ -87,7 +82,6 @@ class Multitask(Training):
         mirror-rt train multitask --data pairs --out tuned
         mirror-rt train multitask --data pairs --out tuned --steps 150 --learning-rate 5e-5
         mirror-rt train multitask --data pairs --tasks sentiment,similarity --out tuned
-        mirror-rt train multitask --paraphrase train.csv dev.csv --tasks paraphrase --out tuned
     """
 
     data: Annotated[_Data, Group("data")]
@@ -100,31 +94,42 @@ class Multitask(Training):
         config = self.config.make(recipe=self.recipe.make(), show_progress_bar=not self.quiet)
         data = load_multitask_data(
             self.data.data,
-            files={task: found for task in TASKS if (found := getattr(self.data, task))},
             tasks=[name.strip() for name in self.data.tasks.split(",")],
             top=self.data.top,
             seed=config.seed,
         )
-        for name, part in data.tasks.items() if is_first_process() else ():
-            print(
-                f"{name}: {len(part.train)} rows to train on ({part.train.source}; "
-                f"{part.train.left_out} without a label or a text left out), {len(part.dev)} to "
-                f"evaluate on ({part.dev.source})"
-            )
+        print_rows(data)
         report = tune_multitask(data, config)
-        if not is_first_process():
-            return
-        training = report.manifest.training or {}
-        print_result(report, f"; best after step {training['best_step']}")
-        print(_metrics(training["metrics"]))
-        print("then: mirror-rt predict BUNDLE --help")
+        if is_first_process():
+            print_metrics(report)
+
+
+def print_rows(data: MultitaskData) -> None:
+    """Print how many rows each task has, and what they come from."""
+    for name, part in data.tasks.items() if is_first_process() else ():
+        tested = "" if part.test is None else f", {len(part.test)} to test on ({part.test.source})"
+        print(
+            f"{name}: {len(part.train)} rows to train on ({part.train.source}; "
+            f"{part.train.left_out} without a label or a text left out), {len(part.dev)} to "
+            f"evaluate on ({part.dev.source}){tested}"
+        )
+
+
+def print_metrics(report: TuneReport) -> None:
+    """Print what a run has written, and how well its heads predict rows that were held out."""
+    training = report.manifest.training or {}
+    print_result(report, f"; best after step {training['best_step']}")
+    print(_metrics(training["metrics"]))
+    if "test" in training:
+        print(f"test:\n{_metrics(training['test'])}")
+    print("then: mirror-rt predict BUNDLE --help")
 
 
 def _metrics(metrics: dict[str, dict[str, float | None]]) -> str:
     rows = []
     for task, scores in metrics.items():
-        name = next(name for name in scores if name != "majority")
-        rows.append([task, name, _number(scores[name]), _number(scores.get("majority"))])
+        for name in sorted({*scores} - {"majority"}):
+            rows.append([task, name, _number(scores[name]), _number(scores.get("majority"))])
     return format_table(["task", "metric", "held out", "majority class"], rows)
 
 

@@ -82,6 +82,13 @@ class Examples:
                 "could never be learnt: give rows with it, or more rows"
             )
 
+    def scale(self) -> tuple[float, float]:
+        """Return the whole numbers that values lie between."""
+        low, high = float(np.floor(self.targets.min())), float(np.ceil(self.targets.max()))
+        if low == high:
+            raise DataError(f"all {len(self)} rows of {self.source} have the value {low:g}")
+        return low, high
+
     def sha256(self) -> str:
         """Return a hash of the texts and targets in order, which does not depend on the file."""
         digest = hashlib.sha256()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import numpy as np
 
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.pairs import (
+    LABELS,
+    NO_LABEL,
+    SCORES,
     LabelledCells,
     check_labels,
     find_text_columns,
     labelled_cells,
 )
-from mirror_rt.evaluation.readers.tables import find_column
+from mirror_rt.evaluation.readers.tables import find_column, read_rows
 from mirror_rt.heads.predictor import class_of
 from mirror_rt.io.text import Table, iter_jsonl, iter_lines, read_table
 from mirror_train.data.labelled_examples import Examples
@@ -64,14 +68,62 @@ def read_similarity(path: Path) -> Examples:
     """Read a table with two text columns and similarity (or score), 0 .. 5."""
 
     def parse(cell: str) -> float | None:
-        try:
-            value = float(cell)
-        except ValueError:
-            return None
-        return value if 0 <= value <= 5 else None
+        value = _finite(cell)
+        return value if value is not None and 0 <= value <= 5 else None
 
     cells = labelled_cells(path, ("similarity", "score"))
     return _examples(path, cells, parse, "a number in 0 .. 5", (), np.float64)
+
+
+def read_labelled(
+    path: Path,
+    *,
+    layer: str = "softmax",
+    fields: Sequence[str] = (),
+    label_field: str | None = None,
+    labels: Sequence[str] = (),
+) -> Examples:
+    """Read a table of texts, or of pairs, with classes or values; see `load_task_data`."""
+    label, cells = _labelled_cells(path, layer, fields, label_field)
+    values = layer == "regression" or (layer == "cosine" and label.lower() in SCORES)
+    if values:
+        return _examples(path, cells, _finite, "a finite number", (), np.float64)
+    rows = list(cells)
+    found = {cell.strip() for _, _, cell in rows} - set(NO_LABEL)
+    known = tuple(labels) or tuple(sorted(found, key=lambda name: (_finite(name) or 0, name)))
+    number = {name: i for i, name in enumerate(known)}
+    expected = f"one of {', '.join(known)}"
+    return _examples(path, rows, lambda cell: number.get(cell.strip()), expected, known, np.int64)
+
+
+def _labelled_cells(
+    path: Path, layer: str, fields: Sequence[str], label: str | None
+) -> tuple[str, Iterable[LabelledCells]]:
+    """Return the name of the column of labels, and the rows of a table with or without a header."""
+    if fields and label and all(name.isdecimal() for name in (*fields, label)):
+        numbers = [int(name) - 1 for name in (*fields, label)]
+        delimiter, quoted = (",", True) if path.suffix == ".csv" else ("\t", False)
+        rows = read_rows(path, cells=max(numbers) + 1, delimiter=delimiter, quoted=quoted)
+        picked = ((n, [row[i] for i in numbers]) for n, row in rows)
+        return label, ((n, tuple(texts), cell) for n, (*texts, cell) in picked)
+    table = read_table(path)
+    known = {"softmax": (*LABELS, "sentiment"), "regression": SCORES}.get(layer, (*SCORES, *LABELS))
+    label = label or find_column(table, known, "labels (see --label-field)")
+    if not fields:
+        # QNLI has pairs of a question and a sentence.
+        alone = [name for name in ("text", "sentence") if name in table.header]
+        pair = "question" in table.header
+        fields = alone[:1] if alone and not pair else find_text_columns(table, label)
+    texts = zip(*map(table.column, fields), strict=True)
+    return label, zip(table.lines, texts, table.column(label), strict=True)
+
+
+def _finite(cell: str) -> float | None:
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def _nli_record(path: Path, number: int, record: tuple[Any, ...]) -> LabelledCells:

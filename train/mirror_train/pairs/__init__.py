@@ -1,25 +1,35 @@
-"""Train encoders on labelled texts and pairs: multi-task fine-tuning and BURT."""
+"""Train encoders on labelled texts and pairs: fine-tuning on one task or several, and BURT."""
 
 from typing import TYPE_CHECKING
 
 from mirror_rt.lazy_exports import lazy_exports
-from mirror_train.recipes.systems import BurtRecipe, MultitaskRecipe
-from mirror_train.training.run_config import BurtConfig, MultitaskConfig
+from mirror_train.recipes.systems import BurtRecipe, FinetuneRecipe, MultitaskRecipe
+from mirror_train.training.run_config import BurtConfig, FinetuneConfig, MultitaskConfig
 
 if TYPE_CHECKING:
     from mirror_train.pairs.burt import tune_burt
     from mirror_train.pairs.burt_data import BurtTasks
-    from mirror_train.pairs.multitask import tune_multitask
-    from mirror_train.pairs.multitask_data import MultitaskData, load_multitask_data
+    from mirror_train.pairs.multitask import finetune, tune_multitask
+    from mirror_train.pairs.multitask_data import (
+        MultitaskData,
+        TaskData,
+        load_multitask_data,
+        load_task_data,
+    )
 
 __all__ = [
     "BurtConfig",
     "BurtRecipe",
     "BurtTasks",
+    "FinetuneConfig",
+    "FinetuneRecipe",
     "MultitaskConfig",
     "MultitaskData",
     "MultitaskRecipe",
+    "TaskData",
+    "finetune",
     "load_multitask_data",
+    "load_task_data",
     "tune_burt",
     "tune_multitask",
 ]

@@ -1,15 +1,22 @@
-"""Read the data of multi-task fine-tuning: rows to train on and rows to evaluate on."""
+"""Read the data of fine-tuning: rows to train on and rows to evaluate on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mirror_rt.errors import ConfigError, DataError
 from mirror_train.data.labelled_examples import Examples, held_out
-from mirror_train.data.labelled_readers import read_paraphrases, read_sentiment, read_similarity
+from mirror_train.data.labelled_readers import (
+    read_labelled,
+    read_paraphrases,
+    read_sentiment,
+    read_similarity,
+)
 from mirror_train.recipes.systems import TASKS
 
 _READERS: dict[str, Callable[[Path], Examples]] = {
@@ -25,26 +32,31 @@ _FEWEST = 2  # rows to evaluate on: a correlation needs two
 
 @dataclass(frozen=True, slots=True)
 class TaskData:
-    """The rows of one task to train on, and those to evaluate on."""
+    """The rows of one task: to train on, to choose the weights by, and perhaps to test them on."""
 
     train: Examples
     dev: Examples
+    test: Examples | None = None
+
+    @property
+    def parts(self) -> list[Examples]:
+        """The rows of each part that there is."""
+        return [one for one in (self.train, self.dev, self.test) if one is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class MultitaskData:
-    """The data of several tasks, by their names in `TASKS`."""
+    """The data of several tasks, by their names."""
 
     tasks: dict[str, TaskData]
-
-    def __post_init__(self) -> None:
-        if not self.tasks or set(self.tasks) - set(TASKS):
-            raise ConfigError(f"tasks are {', '.join(TASKS)}, got {', '.join(self.tasks) or None}")
 
     def summary(self) -> dict[str, Any]:
         """Return what mirror.json records of the data."""
         tasks = {
-            name: {"train": part.train.summary(), "dev": part.dev.summary()}
+            name: {
+                use: rows.summary()
+                for use, rows in zip(("train", "dev", "test"), part.parts, strict=False)
+            }
             for name, part in self.tasks.items()
         }
         return {
@@ -56,9 +68,8 @@ class MultitaskData:
 
 
 def load_multitask_data(
-    folder: Path | None = None,
+    folder: Path,
     *,
-    files: Mapping[str, Sequence[Path]] | None = None,
     tasks: Sequence[str] = TASKS,
     top: int | None = None,
     seed: int = 11711,
@@ -69,48 +80,92 @@ def load_multitask_data(
         folder: folder with ids-sst-train.csv, quora-train.csv and sts-train.csv, and the same with
             `dev` to evaluate on. Of a task with only one of the two files, a tenth of the rows is
             held out; rows that share a text stay together.
-        files: for a task, the file to train on and optionally one to evaluate on, used instead of
-            those in the folder.
-        tasks: names of the tasks to read.
+        tasks: names of the tasks to read, two or three; `load_task_data` reads one.
         top: number of first rows to take of every file; None for all.
         seed: seed of the choice of the rows to hold out.
 
     Raises:
-        ConfigError: a task is unknown, or has neither a folder nor files.
+        ConfigError: a task is unknown, or only one is named.
         DataError: a file is missing, or cannot be used.
     """
-    given = dict(files or {})
-    if unknown := [name for name in (*tasks, *given) if name not in TASKS]:
+    if unknown := [name for name in tasks if name not in TASKS]:
         raise ConfigError(f"no task {unknown[0]!r}: there are {', '.join(TASKS)}")
+    if len(set(tasks)) < 2:
+        raise ConfigError("several tasks are trained together; mirror-rt finetune trains one")
+    _check_top(top)
+    return MultitaskData(
+        {
+            name: _divided([_READERS[name](path).top(top) for path in _files(folder, name)], seed)
+            for name in TASKS
+            if name in tasks
+        }
+    )
+
+
+def load_task_data(
+    train: Path,
+    *,
+    dev: Path | None = None,
+    test: Path | None = None,
+    layer: str = "softmax",
+    fields: Sequence[str] = (),
+    label_field: str | None = None,
+    labels: Sequence[str] = (),
+    top: int | None = None,
+    seed: int = 11711,
+) -> TaskData:
+    """Read the files of a task for `finetune`: tables of texts, or of pairs, with labels.
+
+    Args:
+        train: rows to train on.
+        dev: rows to choose the weights by; by default a tenth of `train` is held out.
+        test: rows to test them on.
+        layer: of `FinetuneRecipe`, which decides whether labels are names of classes or values. A
+            cosine takes values where their column is named as one of scores.
+        fields: the column of the texts, or the two of pairs; by default what is usual.
+        label_field: the column of the labels. Numbers for all of these count the columns, from 1,
+            of files without a header.
+        labels: the classes in order, of which a cosine takes the last for related pairs; by
+            default those of `train`, sorted.
+        top: number of first rows to take of every file; None for all.
+        seed: seed of the choice of the rows to hold out.
+
+    Raises:
+        ConfigError: the layer does not go with the labels or the texts.
+        DataError: a file is missing, or cannot be used.
+    """
+    _check_top(top)
+    read = partial(read_labelled, layer=layer, fields=fields, label_field=label_field)
+    first = read(train, labels=labels)
+    if layer == "cosine" and (first.second is None or len(first.labels) not in (0, 2)):
+        raise ConfigError("a cosine takes pairs of texts, with two classes or with values")
+    if layer == "cosine" and not labels and first.labels not in ((), ("0", "1")):
+        raise ConfigError("a cosine needs the labels in order, those of unrelated pairs first")
+    further = {
+        use: read(path, labels=first.labels).top(top)
+        for use, path in (("dev", dev), ("test", test))
+        if path is not None
+    }
+    chosen = [first.top(top), *([further["dev"]] if dev else [])]
+    return dataclasses.replace(_divided(chosen, seed), test=further.get("test"))
+
+
+def _check_top(top: int | None) -> None:
     if top is not None and top < _FEWEST:
         raise ConfigError(field="top", expected=f"at least {_FEWEST}", value=top)
-    found = {}
-    for name in TASKS:
-        if name in tasks:
-            paths = list(given[name]) if name in given else _in_folder(folder, name)
-            found[name] = _load(name, paths, top, seed)
-    return MultitaskData(found)
 
 
-def _in_folder(folder: Path | None, task: str) -> list[Path]:
-    if folder is None:
-        raise ConfigError(f"no file for the task {task!r}: pass --data DIR, or --{task} FILE")
+def _files(folder: Path, task: str) -> list[Path]:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
     names = [_FILES[task].format(part) for part in ("train", "dev")]
     paths = [folder / name for name in names if (folder / name).is_file()]
     if not paths:
-        raise DataError(
-            f"{folder} has neither {' nor '.join(names)}: pass --{task} FILE, or leave the task "
-            "out (--tasks)"
-        )
+        raise DataError(f"{folder} has neither {' nor '.join(names)}: leave the task out (--tasks)")
     return paths
 
 
-def _load(task: str, paths: list[Path], top: int | None, seed: int) -> TaskData:
-    if not 1 <= len(paths) <= 2:
-        raise ConfigError(f"--{task} takes a file to train on and one to evaluate on")
-    parts = [_READERS[task](path).top(top) for path in paths]
+def _divided(parts: list[Examples], seed: int) -> TaskData:
     if len(parts) == 1:
         parts = list(held_out(parts[0], _HELD_OUT, seed=seed))
     if len(parts[1]) < _FEWEST:

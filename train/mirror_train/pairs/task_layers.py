@@ -71,8 +71,11 @@ class SoftmaxLayer(TaskLayer):
         self.labels, self.features = tuple(labels), tuple(features)
 
     def loss(self, z: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(self._logits(z), targets)
+
+    def _logits(self, z: Tensor) -> Tensor:
         x = join_features(z, self.features) if self.features else z
-        return functional.cross_entropy(self.linear(self.dropout(x)), targets)
+        return self.linear(self.dropout(x))  # type: ignore[no-any-return]
 
     def to_head(self) -> TaskHead:
         return TaskHead(
@@ -80,6 +83,44 @@ class SoftmaxLayer(TaskLayer):
             "classifier",
             labels=self.labels,
             features=self.features,
+            **self._arrays(),  # type: ignore[arg-type]
+        )
+
+
+class RegressionLayer(SoftmaxLayer):
+    """A softmax over the whole numbers of a scale, whose mean is the value (Tai et al. 2015, 4.2).
+
+    The loss is the divergence KL(t || softmax) from t, which shares a target y between the two
+    numbers that it lies between, so that their mean is y (Eq. 15). SentEval predicts relatedness in
+    this way, from u * v and |u - v|.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dimension: int,
+        scale: tuple[float, float],
+        *,
+        features: Sequence[str] = (),
+        dropout: float = 0.0,
+    ) -> None:
+        low, high = scale
+        self.scale, self._numbers = scale, torch.arange(low, high + 1)
+        super().__init__(
+            name, dimension, list(map(str, self._numbers)), features=features, dropout=dropout
+        )
+
+    def loss(self, z: Tensor, targets: Tensor) -> Tensor:
+        numbers = self._numbers.to(z.device)
+        shares = (1 - (targets.to(z.dtype)[:, None] - numbers).abs()).clamp(min=0)
+        return functional.kl_div(self._logits(z).log_softmax(1), shares, reduction="batchmean")
+
+    def to_head(self) -> TaskHead:
+        return TaskHead(
+            self.name,
+            "regressor",
+            features=self.features,
+            scale=self.scale,
             **self._arrays(),  # type: ignore[arg-type]
         )
 

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from mirror_rt.errors import ModelError
+from mirror_rt.evaluation.models import EvaluatedModel, LanguageView
 from mirror_rt.heads.task_heads import Heads
+from mirror_rt.tokens.padding import RaggedTokens
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
@@ -21,30 +23,40 @@ from mirror_train.pairs.passes import TaskBatch
 from mirror_train.pairs.task_layers import TaskLayer
 from mirror_train.training.loop import Part, Trainer, TrainingStats, encoder_forward
 from mirror_train.training.run import Run, TuneReport
-from mirror_train.training.run_config import BurtConfig, MultitaskConfig
+from mirror_train.training.run_config import BurtConfig, FinetuneConfig, MultitaskConfig
+
+TaskConfigs = BurtConfig | FinetuneConfig | MultitaskConfig
 
 
 @dataclass(frozen=True, slots=True)
 class TaskModel:
     """A base model with its head (the pooling and the layers after it), and a layer for each task.
 
-    All of them are trained: "all layers unfrozen" (BERT-CF, section 5.3), also those of a flow.
+    All of them are trained: "all layers unfrozen" (BERT-CF, section 5.3), also those of a flow. A
+    model that is `frozen`, whose task layers alone are trained, encodes each text only once.
     """
 
     run: Run
-    config: BurtConfig | MultitaskConfig
+    config: TaskConfigs
     head: Head
     layers: dict[str, TaskLayer]
+    frozen: LanguageView | None
 
     @property
     def modules(self) -> nn.ModuleDict:
         """Everything that is trained, by name."""
         tasks = nn.ModuleDict(self.layers)
+        if self.frozen is not None:
+            return nn.ModuleDict({"tasks": tasks})
         return nn.ModuleDict({"encoder": self.run.base.model, "head": self.head, "tasks": tasks})
 
     def encoder(self) -> TorchEncoder:
         """Return an encoder with the model's current weights and the `encode` of a bundle."""
         return TorchEncoder(self.run.base, head=self.head, device=self.run.device)
+
+    def view(self) -> LanguageView:
+        """Return what gives the vectors of the current weights, and encodes each text once."""
+        return self.frozen or _view(self.encoder())
 
     def heads(self) -> Heads:
         """Return the task heads with their current weights."""
@@ -82,12 +94,13 @@ class TaskModel:
         self, stats: TrainingStats, *, system: str, data: dict[str, Any], **training: Any
     ) -> TuneReport:
         """Write encoder and task heads as the folder of the run; `training` is recorded."""
+        padding = {"padding_percent": round(stats.padding_percent, 2)} if stats.real_tokens else {}
         return self.run.write(
             self.head,
             stats,
             recipe={"system": system} | dataclasses.asdict(self.config.recipe),
             data=data,
-            training={"padding_percent": round(stats.padding_percent, 2)} | training,
+            training=padding | training,
             level="sentence",
             also=self.heads().write,
         )
@@ -95,10 +108,11 @@ class TaskModel:
 
 def open_model(
     run: Run,
-    config: BurtConfig | MultitaskConfig,
+    config: TaskConfigs,
     make: Mapping[str, Callable[[int], TaskLayer]],
     *,
     data: dict[str, Any],
+    frozen: bool = False,
 ) -> TaskModel:
     """Load the base model of a run that has begun, check it, and make new task heads.
 
@@ -111,11 +125,18 @@ def open_model(
     base.check_length(recipe.max_length)
     head = _declared(base) if recipe.pooling == "auto" else Head([recipe.pooling])
     fields = dataclasses.asdict(recipe) | {"pooling": head.pooling}
-    run.start(data, fields, selects=isinstance(config, MultitaskConfig))
+    run.start(data, fields, selects=not isinstance(config, BurtConfig))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         layers = {name: of(base.dimension).to(run.device) for name, of in make.items()}
-    return TaskModel(run, config, head.requires_grad_(True).to(run.device), layers)
+    head = head.requires_grad_(not frozen).to(run.device)
+    base.model.requires_grad_(not frozen)
+    view = _view(TorchEncoder(base, head=head, device=run.device)) if frozen else None
+    return TaskModel(run, config, head, layers, view)
+
+
+def _view(encoder: TorchEncoder) -> LanguageView:
+    return EvaluatedModel("the model", lambda language: encoder).of(None)
 
 
 def _declared(base: Pretrained) -> Head:
@@ -151,6 +172,7 @@ class TaskSteps:
         self._total, self._batches, self._weights = total, batches, weights
         self._layers, self._processes = model.layers, model.run.processes
         self._tokenize = model.run.base.text_tokenizer(model.config.recipe.max_length)
+        self._frozen, self._device = model.frozen, model.run.device
 
     def __len__(self) -> int:
         return self._total
@@ -158,7 +180,13 @@ class TaskSteps:
     def __getitem__(self, step: int) -> Iterator[Part]:
         for batch in self._batches(step):
             own = batch.share(self._processes)
-            yield Part(self._tokenize(own.texts).tokens, partial(self._loss, own))
+            yield Part(self._inputs(own.texts), partial(self._loss, own))
+
+    def _inputs(self, texts: list[str]) -> RaggedTokens | Tensor:
+        if self._frozen is None:
+            return self._tokenize(texts).tokens
+        z = self._frozen.encode(texts, normalize_embeddings=False)
+        return torch.from_numpy(z).to(self._device)
 
     def _loss(self, batch: TaskBatch, z: Tensor) -> Tensor:
         targets = torch.from_numpy(batch.targets).to(z.device)

@@ -1,4 +1,4 @@
-"""The hyper-parameters of BERT-flow, BERT-CF, BURT and multi-task fine-tuning."""
+"""The hyper-parameters of BERT-flow, BERT-CF, BURT and fine-tuning on one task or several."""
 
 from __future__ import annotations
 
@@ -144,6 +144,56 @@ class BurtRecipe(Hyperparameters):
         if len(set(self.objectives)) < len(self.objectives):
             raise ConfigError(f"an objective is given twice: {', '.join(self.objectives)}")
         Hyperparameters.__post_init__(self)
+
+
+@dataclass(frozen=True, slots=True)
+class FinetuneRecipe(Hyperparameters):
+    """The hyper-parameters of fine-tuning with one decoding layer; no paper gives any.
+
+    Attributes:
+        layer: `softmax` over classes; `regression`, by a softmax over the whole numbers of the
+            values; or `cosine` of the projected vectors of pairs, for two classes or for values.
+        frozen: train the layer alone, on the vectors of an encoder that stays as it is.
+        concatenation: one of `CONCATENATIONS`, for the two vectors of a pair; none for
+            `u,v,|u-v|`, and for a regression `|u-v|,u*v`, as in SentEval.
+        projection: length of the projected vectors of a cosine.
+        hinge: the least cosine; lower ones are raised to it.
+        epochs: passes over the rows.
+        steps: number of optimiser steps, in the place of epochs.
+        batch_size: number of rows of a batch.
+        learning_rate: the highest rate of AdamW; by default 2e-5, and 1e-3 where the encoder is
+            frozen.
+        weight_decay: weight decay of AdamW.
+        warm_up: the share of the steps over which the learning rate rises.
+        decay: whether it falls to 0 over the others, or stays.
+        dropout: rate of every dropout of the encoder.
+        layer_dropout: rate of dropout before the layer.
+        max_length: the most tokens of a text in training.
+        pooling: `auto` takes what the base model declares, else the mean.
+    """
+
+    layer: Literal["softmax", "regression", "cosine"] = "softmax"
+    frozen: bool = False
+    concatenation: Annotated[str | None, _CONCATENATION] = None
+    projection: Annotated[int, least(1)] = 768
+    hinge: Annotated[float, Rule("in -1 .. 1, below 1", lambda hinge: -1 <= hinge < 1)] = 0.0
+    epochs: Positive = 3
+    steps: Annotated[int | None, least(1)] = None
+    batch_size: Annotated[int, least(1)] = 32
+    learning_rate: Positive | None = None
+    weight_decay: NotNegative = 0.01
+    warm_up: Rate = 0.1
+    decay: bool = True
+    dropout: Rate = 0.1
+    layer_dropout: Rate = 0.1
+    max_length: Annotated[int, least(3)] = 128
+    pooling: PoolingMode | Literal["auto"] = "auto"
+
+    @property
+    def features(self) -> list[str]:
+        """The parts that a pair's two vectors are joined from."""
+        default = "|u-v|,u*v" if self.layer == "regression" else "u,v,|u-v|"
+        return (self.concatenation or default).split(",")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,17 @@ from typing import Annotated, Any, Literal
 
 from mirror_rt.bundle.manifest import Manifest, Pooling
 from mirror_rt.errors import ConfigError, Setting
+from mirror_rt.heads.task_heads import HEAD_NAME
 from mirror_train.compute.precision import Precision
 from mirror_train.model.model_folder import DEFAULT_MODEL
 from mirror_train.recipes.recipe import Recipe, check_rules, least
-from mirror_train.recipes.systems import BurtRecipe, CfRecipe, FlowRecipe, MultitaskRecipe
+from mirror_train.recipes.systems import (
+    BurtRecipe,
+    CfRecipe,
+    FinetuneRecipe,
+    FlowRecipe,
+    MultitaskRecipe,
+)
 
 # `paper` takes the pooling of the papers, whatever the base model declares.
 TunedPooling = Literal[Pooling, "auto", "paper"]
@@ -185,6 +192,19 @@ class MultitaskConfig(TaskConfig):
     """All settings of a run of `tune_multitask` but its data; see `TaskConfig`."""
 
     recipe: MultitaskRecipe = field(default_factory=MultitaskRecipe)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinetuneConfig(TaskConfig):
+    """All settings of a run of `finetune` but its data; see `TaskConfig`.
+
+    Attributes:
+        recipe: hyper-parameters.
+        task: name of the head that the layer becomes.
+    """
+
+    recipe: FinetuneRecipe = field(default_factory=FinetuneRecipe)
+    task: Annotated[str, HEAD_NAME] = "label"
 
 
 def recorded_run(manifest: Manifest, model: str) -> dict[str, Any]:

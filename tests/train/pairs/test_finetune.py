@@ -1,0 +1,152 @@
+"""Fine-tuning with one decoding layer: its formulas, its files, and the head that it exports."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from mirror_rt import ConfigError, DataError, Predictor
+from mirror_rt.heads.task_heads import Heads
+from mirror_train import TorchEncoder
+from mirror_train.pairs import FinetuneConfig, FinetuneRecipe, finetune, load_task_data
+from mirror_train.pairs.task_layers import RegressionLayer
+
+GOOD, BAD = ["good", "best", "love"], ["bad", "lost", "death"]
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(name, *lines):
+        path = tmp_path / name
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def configure(tiny_bert, tmp_path):
+    def make(out="tuned", **recipe):
+        recipe = FinetuneRecipe(**{"steps": 20, "batch_size": 8, "learning_rate": 1e-2} | recipe)
+        return FinetuneConfig(
+            out=tmp_path / out, model=str(tiny_bert), precision="fp32", recipe=recipe, task="own"
+        )
+
+    return make
+
+
+def divergence(y, p, low):
+    """KL(t || p) of Tai et al. 2015, Eq. 15, written out, for one score and its probabilities."""
+    total = 0.0
+    for i, share in enumerate(p):
+        floor = int(np.floor(y))
+        t = y - floor if low + i == floor + 1 else floor - y + 1 if low + i == floor else 0.0
+        total += t * (np.log(t) - np.log(share)) if t > 0 else 0.0
+    return total
+
+
+def test_the_regression_is_that_of_tai():
+    """Features [u * v; |u - v|], p = softmax(W h + b), y^ = r p, and the mean divergence."""
+    rng = np.random.default_rng(0)
+    layer = RegressionLayer("own", 3, (1.0, 5.0), features=["u*v", "|u-v|"])
+    u, v = rng.normal(size=(2, 6, 3)).astype(np.float32)
+    scores = np.array([1.0, 5.0, 2.25, 3.5, 4.0, 4.9])
+    weight, bias = (one.detach().double().numpy() for one in layer.linear.parameters())
+    expected, values = 0.0, []
+    for i, y in enumerate(scores):
+        h = np.concatenate([u[i] * v[i], np.abs(u[i] - v[i])])
+        p = np.exp(weight @ h + bias) / np.exp(weight @ h + bias).sum()
+        expected += divergence(y, p, 1) / len(scores)
+        values.append(np.arange(1, 6) @ p)
+    z = torch.from_numpy(np.concatenate([u, v]))
+    assert layer.loss(z, torch.from_numpy(scores)).item() == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(layer.to_head()(u, v).scores, values, rtol=1e-5)
+
+
+def test_a_frozen_encoder_stays_as_it_is(file, configure, tiny_bert):
+    """The layer alone learns; bundle and metrics are those of the weights that were written."""
+    rows = [f"{w} day\t{i % 7}\t{5 * (w in GOOD)}.5" for i, w in enumerate((GOOD + BAD) * 8)]
+    train = file("train.tsv", "sentence1\tsentence2\tscore", *rows)
+    data = load_task_data(train, dev=train, test=train, layer="regression")
+    report = finetune(data, configure(layer="regression", frozen=True))
+    before, after = TorchEncoder.load(tiny_bert), TorchEncoder.load(report.out)
+    np.testing.assert_array_equal(before.encode(GOOD), after.encode(GOOD))
+    found = Predictor(after, Heads.read(report.out)).predict(None, data.test.items())
+    training = report.manifest.training
+    assert training["test"]["own"]["pearson"] == pytest.approx(
+        np.corrcoef(found.scores, data.test.targets)[0, 1], abs=1e-5
+    )
+    assert training["metrics"]["own"]["spearman"] > 0.5
+    assert report.manifest.recipe["system"] == "finetune"
+    moved = finetune(data, configure("moved", layer="regression", steps=2))
+    assert np.abs(TorchEncoder.load(moved.out).encode(GOOD) - before.encode(GOOD)).max() > 1e-4
+
+
+def test_what_each_file_is_read_as(file):
+    """Texts and pairs, classes and values; columns by name, or by number without a header."""
+    single = file("a.csv", "id,text,label", *(f"{i},row {i},{'ba'[i % 2]}" for i in range(20)))
+    train = load_task_data(single).train
+    assert (train.second, train.labels, train.first[0][:3]) == (None, ("a", "b"), "row")
+    # SemEval-2013 5(a) and the STS benchmark have no header.
+    lines = [f"word{i}\tlong phrase{i}\t{i % 2}" for i in range(20)]
+    numbered = {"fields": ["1", "2"], "label_field": "3"}
+    data = load_task_data(file("pairs.tsv", *lines), **numbered)
+    assert len(data.train) + len(data.dev) == 20
+    assert data.train.labels == ("0", "1")
+    assert all(one.startswith("long phrase") for one in data.train.second)
+    values = load_task_data(file("v.tsv", *lines), layer="regression", **numbered)
+    assert (values.train.labels, values.train.targets.dtype) == ((), np.float64)
+    assert values.train.scale() == (0.0, 1.0)
+    sick = file("s.tsv", "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment",
+                *(f"{i}\ta{i}\tb{i}\t{1 + i % 5}.5\tNEUTRAL" for i in range(20)))  # fmt: skip
+    assert load_task_data(sick, layer="cosine").train.scale() == (1.0, 6.0)
+    ordered = load_task_data(single, labels=["b", "a"], dev=single, test=single, top=5)
+    assert [len(part) for part in ordered.parts] == [5, 5, 5]
+    assert ordered.train.labels == ("b", "a")
+
+
+def test_bad_input(file, configure):
+    pairs = file("p.tsv", "text1\ttext2\tlabel", *(f"a{i}\tb{i}\t{'yn'[i % 2]}" for i in range(20)))
+    texts = file("t.tsv", "text\tlabel", *(f"a{i}\t{i % 3}" for i in range(20)))
+    other = file("o.tsv", "text\tlabel", "x\t3", "y\t1")
+    large = file("l.tsv", "text1\ttext2\tscore", *(f"a{i}\tb{i}\t{i}000" for i in range(20)))
+    flat = file("f.tsv", "text1\ttext2\tscore", *(f"a{i}\tb{i}\t4" for i in range(20)))
+    for error, message, arguments in [
+        (ConfigError, "needs the labels in order", {"train": pairs, "layer": "cosine"}),
+        (ConfigError, "takes pairs of texts, with two", {"train": texts, "layer": "cosine"}),
+        (DataError, r"o\.tsv, line 2: the label '3', expected one of 0, 1, 2",
+         {"train": texts, "dev": other}),
+        (DataError, "p.tsv has no labels .see --label-field.: expected a column 'score'",
+         {"train": pairs, "layer": "regression"}),
+        (DataError, "3 cells, expected at least 4",
+         {"train": pairs, "fields": ["1", "2"], "label_field": "4"}),
+        (ConfigError, "top must be at least 2", {"train": pairs, "top": 1}),
+    ]:  # fmt: skip
+        with pytest.raises(error, match=message):
+            load_task_data(**arguments)
+    for path, error, message in [
+        (large, ConfigError, "an output for each whole number, 1000 at most"),
+        (flat, DataError, "rows of f.tsv without 2 held out have the value 4"),
+    ]:
+        data = load_task_data(path, layer="regression")
+        with pytest.raises(error, match=message):
+            finetune(data, configure(layer="regression"))
+    with pytest.raises(ConfigError, match="a name of a head"):
+        dataclasses.replace(configure(), task="No Head")
+    with pytest.raises(ConfigError, match="hinge must be in -1"):
+        FinetuneRecipe(hinge=1.0)
+
+
+def test_the_command(file, cli, tiny_bert, tmp_path):
+    rows = [
+        f"{w} day {i}\t{'good' if w in GOOD else 'bad'}" for i, w in enumerate((GOOD + BAD) * 4)
+    ]
+    train = file("train.tsv", "text\tlabel", *rows)
+    out = tmp_path / "tuned"
+    done = cli("finetune", tiny_bert, "--data", train, "--dev", train, "--frozen",
+               "--steps", 4, "--batch-size", 8, "--out", out)  # fmt: skip
+    assert done.code == 0, done.err
+    assert "label: 24 rows to train on (train.tsv; 0 without" in done.out
+    assert "label  accuracy" in done.out
+    assert Heads.read(out).get().labels == ("bad", "good")
