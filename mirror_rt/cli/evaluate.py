@@ -74,6 +74,8 @@ class Evaluate(Invocation):
         if len(sources) < len(self.model):
             raise ConfigError("two models have the same label: name them, --model a=M1 b=M2")
         check_free(self.out, overwrite=self.overwrite)
+        for one in found.missing:  # said first, as the sets that are there may take long
+            print(f"missing: {one}", file=sys.stderr)
         models = [_model(label, path, self.loading) for label, path in sources.items()]
         header = Header(
             generator=f"mirror_rt {__version__}",
@@ -198,8 +200,6 @@ def _exit_code(evaluation: Evaluation, missing: list[str], allow_missing: bool) 
             f"{what}: {failure.suite}/{failure.set} with {failure.model}: {failure.reason}",
             file=sys.stderr,
         )
-    for one in missing:
-        print(f"missing: {one}", file=sys.stderr)
     if missing and not allow_missing:
         print(
             f"mirror-rt: error: {len(missing)} sets are missing: add them, or pass --allow-missing",

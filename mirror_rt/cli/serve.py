@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,13 @@ from mirror_rt.cli.parsing.options import (
     from_arguments,
     from_environment,
     from_file,
+    unknown_variables,
 )
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.server.config import ListenConfig, ServerConfig
 
+logger = logging.getLogger("mirror_rt.server")
 _PREFIX = "MIRROR_RT_SERVE_"
 
 
@@ -77,6 +80,10 @@ class Serve(Invocation):
 
         listen = self.listen
         configure_logging(level=listen.log_level, as_json=listen.log_format == "json")
+        for variable in unknown_variables(
+            os.environ, _PREFIX, type(self), ListenConfig, ServerConfig, LoadOptions
+        ):
+            logger.warning("no option of `mirror-rt serve` is called %s", variable)
         if self.check:
             print(f"could serve {check(self.source, self.server, listen)}")
             return

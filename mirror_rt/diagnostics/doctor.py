@@ -37,6 +37,7 @@ from mirror_rt.inference.shared_libraries import (
     preload,
     remedy,
 )
+from mirror_rt.io.atomic import os_reason
 
 Status = Literal["ok", "warning", "fault"]
 
@@ -199,6 +200,9 @@ def _self_test(model: str | Path, load: LoadOptions) -> Iterator[Finding]:
             precision, provider = encoder.variant.precision, encoder.providers[0]
             why = encoder.provider_reason
             yield from _attention(encoder.manifest)
+    except OSError as error:
+        yield Finding("model", "fault", os_reason(error))
+        return
     except MirrorError as error:
         yield Finding("model", "fault", str(error), _mend(error))
         return

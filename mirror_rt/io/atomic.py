@@ -15,6 +15,13 @@ from typing import IO, Any
 
 from mirror_rt.errors import OutputExistsError, Setting
 
+# What to do about an error of the operating system.
+_ADVICE = {
+    errno.EACCES: "run as a user who has the right, or give it with chmod or chown",
+    errno.EROFS: "name a folder that can be written",
+    errno.ENOSPC: "free some, or write to another disk",
+}
+
 
 def sha256(path: Path) -> str:
     """Return the hexadecimal SHA-256 of a file's bytes."""
@@ -126,6 +133,15 @@ def link_or_copy(source: Path, target: Path) -> bool:
         shutil.copyfile(source, target)
         return False
     return True
+
+
+def os_reason(error: OSError) -> str:
+    """Return an error of the operating system with the file first, and what to do about it."""
+    if error.strerror is None or error.filename is None:
+        return str(error)
+    advice = _ADVICE.get(error.errno or 0)
+    said = f"{error.filename}: {error.strerror}"
+    return said if advice is None else f"{said}: {advice}"
 
 
 def check_space(path: Path, needed: int) -> None:

@@ -38,8 +38,8 @@ class ServerConfig:
         unknown_fields: what becomes of a request with a field that its protocol does not have: it
             is refused (`refuse`, 422), or the field has no effect (`ignore`).
         on_too_long: what becomes of a text of more tokens than the model takes, unless the request
-            says: it is refused (`error`, 413), cut (`truncate`), or encoded in chunks whose
-            vectors are averaged (`chunk`).
+            says: it is refused (`error`, 413), cut at its end (`truncate`) or beginning
+            (`truncate-left`), or encoded in chunks whose vectors are averaged (`chunk`).
         timeout: seconds until a request is given up, unless it gives fewer itself
             (`X-Request-Timeout`).
         body_timeout: seconds in which the body of a request must have arrived.
@@ -135,7 +135,8 @@ class ListenConfig:
             raise ConfigError(field="port", expected="in 0 .. 65535", value=self.port)
         _above_zero(self, "keep_alive", "header_timeout", "max_header_bytes", "drain", "workers")
         if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ConfigError("TLS needs both a certificate and a key: one of them is not given")
+            lacks = "tls_key" if self.tls_key is None else "tls_certificate"
+            raise ConfigError("TLS needs both a certificate and its key: give ", Setting(lacks))
         if self.workers > 1 and os.name != "posix":
             raise ConfigError(field="workers", expected="1 on this system", value=self.workers)
 

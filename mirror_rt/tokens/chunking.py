@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from mirror_rt.errors import ConfigError
 from mirror_rt.tokens.padding import RaggedTokens
-from mirror_rt.tokens.tokenization import TextTokenizer
+from mirror_rt.tokens.tokenization import Framed, TextTokenizer
 from mirror_rt.tokens.windows import TextWindow
 from mirror_rt.vectors.normalization import normalize_rows
 
 Ids = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.int64]
 Vectors = npt.NDArray[np.float32]
-OnTooLong = Literal["truncate", "error", "chunk"]
+OnTooLong = Literal["truncate", "truncate-left", "error", "chunk"]
 
 # This bounds the time and memory for one text in chunks, at about 5,000 rows of 512 tokens.
 MOST_CHARACTERS = 10_000_000
@@ -111,6 +111,9 @@ def token_rows(
             )
         elif long and on_too_long == "error":
             refused[i] = too_long_reason(tokenizer.max_length)
+        elif long and on_too_long == "truncate-left":
+            rows.append((i, last_chunk(tokenizer, texts[i], prompt), 1))
+            cut[i] = True
         elif begin == end:
             refused[i] = "it has no tokens"
         else:
@@ -172,6 +175,25 @@ def chunk_text(
     """
     # The tokenizer holds a large object for each token of a part, so it gets a part at a time.
     parts = list(_split_at_spaces(text, tokenizer.clip_characters))
+    before, own, after = _framed(tokenizer, parts, prompt, stop)
+    room = tokenizer.max_length - len(before) - len(after)
+    return [
+        (np.concatenate([before, own[i : i + room], after]), len(own[i : i + room]))
+        for i in range(0, max(1, len(own)), room)
+    ]
+
+
+def last_chunk(tokenizer: TextTokenizer, text: str, prompt: str) -> Ids:
+    """Return a row of the last tokens of a long text, with the special tokens and the prompt."""
+    before, own, after = _framed(tokenizer, [text[-tokenizer.clip_characters :]], prompt)
+    room = tokenizer.max_length - len(before) - len(after)
+    return np.concatenate([before, own[-room:], after])
+
+
+def _framed(
+    tokenizer: TextTokenizer, parts: list[str], prompt: str, stop: threading.Event | None = None
+) -> Framed:
+    """Tokenise the parts of a text; the prompt's tokens are among those before its own."""
     before, content, after = tokenizer.framed([prompt + parts[0], *parts[1:]], stop)
     shared = 0
     if prompt:
@@ -180,13 +202,7 @@ def chunk_text(
         alone = tokenizer.framed([prompt]).content[: len(content)]
         differs = np.flatnonzero(alone != content[: len(alone)])
         shared = int(differs[0]) if len(differs) else len(alone)
-    before = np.concatenate([before, content[:shared]])
-    own = content[shared:]
-    room = tokenizer.max_length - len(before) - len(after)
-    return [
-        (np.concatenate([before, own[i : i + room], after]), len(own[i : i + room]))
-        for i in range(0, max(1, len(own)), room)
-    ]
+    return Framed(np.concatenate([before, content[:shared]]), content[shared:], after)
 
 
 def pool_chunks(vectors: Vectors, rows: TokenRows, *, normalize: bool) -> Vectors:

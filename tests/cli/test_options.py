@@ -19,6 +19,7 @@ from mirror_rt.cli.parsing.options import (
     from_environment,
     from_file,
     options_of,
+    unknown_variables,
 )
 from mirror_rt.cli.parsing.parser import Parser
 from mirror_rt.errors import ConfigError
@@ -91,6 +92,12 @@ def parse():
 
     parse.help = parser.format_help
     return parse
+
+
+def test_variables_that_set_no_option():
+    environment = {"T_SIZE": "1", "T_SIEZ": "1", "T_NOTHING_ALIKE": "1", "HOME": "/"}
+    found = list(unknown_variables(environment, "T_", Config, Part))
+    assert found == ["T_SIEZ; did you mean T_SIZE?", "T_NOTHING_ALIKE"]
 
 
 def test_help_is_that_of_the_docstring(parse):

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 
@@ -59,6 +60,16 @@ def test_a_damaged_bundle_is_a_fault(cli, bundle_copy):
     assert done.code == 1
     assert "FAULT: " in done.out
     assert "tokenizer.json has 2 bytes" in done.out
+
+
+def test_a_bundle_that_may_not_be_read_is_a_fault(cli, bundle, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied", "b/mirror.json")
+
+    monkeypatch.setattr(doctor.Encoder, "load", refused)
+    done = cli("doctor", "--model", bundle)
+    assert done.code == 1
+    assert "FAULT: b/mirror.json: Permission denied: run as a user" in " ".join(done.out.split())
 
 
 def test_no_bundle_at_all(cli, tmp_path):

@@ -136,6 +136,17 @@ def test_long_texts(server, encoder):
     connection.close()
 
 
+def test_the_end_at_which_texts_are_cut(server, encoder):
+    long = " ".join(SENTENCES * 200)
+    expected = encoder.encode([long], on_too_long="truncate-left")
+    assert np.abs(expected - encoder.encode([long])).max() > 1e-3
+    body = {"inputs": long, "truncate": True, "truncation_direction": "left"}
+    np.testing.assert_allclose(server.post("/embed", body)[1], expected, atol=1e-6)
+    answer = server.post("/v1/embeddings", {"input": long, "on_too_long": "truncate-left"})[1]
+    np.testing.assert_allclose(vectors(answer), expected, atol=1e-6)
+    assert server.post("/embed", body | {"truncate": False})[0] == 413
+
+
 def test_huggingface_client(server, encoder, monkeypatch):
     from huggingface_hub import InferenceClient, constants
 
@@ -154,7 +165,7 @@ def test_huggingface_client(server, encoder, monkeypatch):
 @pytest.mark.parametrize(
     ("body", "named"),
     [
-        ({"inputs": "a", "truncation_direction": "Left"}, "truncation_direction"),
+        ({"inputs": "a", "truncation_direction": "up"}, "truncation_direction"),
         ({"inputs": "a", "encoding_format": "base64"}, "encoding_format"),
         ({"inputs": ["a", [5]]}, "not both"),
         ({"inputs": {"source_sentence": "a"}}, "sentences"),
@@ -360,6 +371,7 @@ def test_a_pack_with_keys(bundle, tmp_path_factory, tmp_path):
             status, answer = server.post("/v1/embeddings", {"input": "a"}, headers)
             assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
         assert server.get("/metrics")[0] == 401
+        assert b'route="/v1/embeddings",status="401"' in server.get("/metrics", key)[1]
         assert server.get("/health")[0] == 200
         for good in ("first-key", "third"):
             assert server.get("/info", {"Authorization": f"Bearer {good}"})[0] == 200
@@ -446,7 +458,8 @@ def test_faults_before_the_port_opens(bundle_copy, tmp_path, cli, monkeypatch):
     fails(2, "the API keys of", bundle_copy, "--api-keys-file", tmp_path / "none")
     fails(2, "the API keys of", bundle_copy, "--api-keys-file", tmp_path)
     fails(2, "has no API key", bundle_copy, "--api-keys-file", empty)
-    fails(2, "TLS needs both", bundle_copy, "--tls-key", empty)
+    fails(2, "TLS needs both a certificate and its key: give --tls-certificate", bundle_copy,
+          "--tls-key", empty)  # fmt: skip
     fails(2, "TLS: ", bundle_copy, "--tls-key", empty, "--tls-certificate", empty)
     fails(2, "--max-wait must be above 0", bundle_copy, "--max-wait", 0)
     fails(2, "is less than --max-items", bundle_copy, "--max-waiting-texts", 1)

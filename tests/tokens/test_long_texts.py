@@ -68,7 +68,7 @@ def test_chunks_are_windows_and_their_weighted_mean(request, family, prompt):
 def test_a_text_that_fits_is_the_same_in_every_mode(encoder):
     texts = [*SHORT, "word " * (LIMIT - 2)]
     expected = encoder.encode(texts)
-    for mode in ("truncate", "error", "chunk"):
+    for mode in ("truncate", "truncate-left", "error", "chunk"):
         np.testing.assert_array_equal(encoder.encode(texts, on_too_long=mode), expected)
 
 
@@ -135,6 +135,20 @@ def test_white_space_alone_makes_no_chunks(encoder):
     np.testing.assert_allclose(found.embeddings[0], encoder.encode("the river runs"), atol=1e-6)
 
 
+@pytest.mark.parametrize("prompt", ["", "the word "])
+@pytest.mark.parametrize("dropped", [LIMIT, 500_000])
+def test_the_last_tokens_of_a_text(encoder, prompt, dropped):
+    found = encoder.encode_with_info(
+        ["river " * dropped + "the old town " * LIMIT], on_too_long="truncate-left", prompt=prompt
+    )
+    assert (found.truncated.tolist(), found.token_counts.tolist()) == ([True], [LIMIT])
+    first, *words, last = encoder.tokenize(["the old town"])[0]
+    before = encoder.tokenize([prompt])[0][1:-1] if prompt else []
+    own = (words * LIMIT)[len(before) + 2 - LIMIT :]
+    expected = run_ids(encoder, [[first, *before, *own, last]])
+    np.testing.assert_allclose(found.embeddings, expected, atol=1e-6)
+
+
 def test_bad_mode(encoder):
-    with pytest.raises(ConfigError, match="must be 'truncate', 'error' or 'chunk', got 'cut'"):
+    with pytest.raises(ConfigError, match=r"must be 'truncate', 'truncate-left', .* got 'cut'"):
         encoder.encode(SHORT, on_too_long="cut")

@@ -111,7 +111,9 @@ def _add(parser: argparse.ArgumentParser, to: Container, option: Option) -> None
     if metavar == "N" and "seconds" in about.text:
         metavar = "SECONDS"
     common |= {"type": partial(_checked, kind), "metavar": metavar}
-    if option.default is dataclasses.MISSING and isinstance(parser, Parser):
+    if isinstance(parser, Parser) and option.default is not dataclasses.MISSING and about.word:
+        parser.needed += ((option.name, "", f"[{metavar}]"),)
+    elif isinstance(parser, Parser) and option.default is dataclasses.MISSING:
         name = metavar if about.word else option.flag
         shown = metavar if about.word else f"{option.flag} {metavar}"
         parser.needed += ((option.name, name, shown),)

@@ -187,6 +187,21 @@ def from_environment(environment: Mapping[str, str], prefix: str) -> Source:
     return find
 
 
+def unknown_variables(
+    environment: Mapping[str, str], prefix: str, *types: type[Any]
+) -> Iterator[str]:
+    """Yield the variables of this prefix that set no option, with what was probably meant.
+
+    They are no errors: an orchestrator may set some of its own, as Kubernetes does for services.
+    """
+    known = [option.name.upper() for type_ in types for option in options_of(type_)]
+    for variable in environment:
+        name = variable.removeprefix(prefix)
+        if variable.startswith(prefix) and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            yield f"{variable}; did you mean {prefix}{near[0]}?" if near else variable
+
+
 def from_file(path: Path, *types: type[Any]) -> Source:
     """Return a source that finds options in a TOML file, under the names of their flags.
 

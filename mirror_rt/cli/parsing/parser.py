@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from mirror_rt.cli.parsing.options import NAMES, flag_of
 from mirror_rt.errors import ConfigError, MirrorError, NotText, Setting
+from mirror_rt.io.atomic import os_reason
 
 _TYPES = {
     "NoneType": "null", "bool": "true or false", "dict": "an object", "float": "a number",
@@ -31,8 +32,8 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         example: a line that works, shown where there is nothing to suggest.
-        needed: what must be given: its name in a namespace, in an error and in the first line of
-            the help.
+        needed: what the first line of the help shows: its name in a namespace, in an error where
+            it is missing ("" where it need not be given), and in that line.
     """
 
     example = ""
@@ -52,7 +53,7 @@ class Parser(argparse.ArgumentParser):
                 "or behind --model"
             )
         if missing := [
-            say for name, say, _ in self.needed if getattr(namespace, name, None) is None
+            say for name, say, _ in self.needed if say and getattr(namespace, name, None) is None
         ]:
             self.error(f"{self.prog.removeprefix('mirror-rt ')} needs {', '.join(missing)}")
         return namespace, unknown
@@ -88,7 +89,8 @@ def message_of(error: BaseException, options: Collection[str]) -> str:
     """Return an error's message in one line, with flags for the settings that are options here."""
     if isinstance(error, MirrorError):
         return " ".join(error.told(partial(_written, options)).split())
-    return " ".join(str(error).split())
+    said = os_reason(error) if isinstance(error, OSError) else str(error)
+    return " ".join(said.split())
 
 
 def _written(options: Collection[str], part: str | Setting) -> str:

@@ -59,7 +59,7 @@ class ApiKeys:
         except ConfigError as error:
             logger.error("the API keys stay as they were: %s", error)
         else:
-            logger.info("%d API keys read", len(self._from_file))
+            logger.info("API keys read: %d", len(self._from_file))
 
     def _look(self) -> None:
         if self._file is None or time.monotonic() - self._looked < _LOOK_EVERY:

@@ -83,6 +83,8 @@ class Gate:
                 app = self._posts.get(_path(scope)) if scope["method"] == "POST" else None
                 await (app or self._app)(scope, receive, send_with_id)
             else:
+                if (path := _path(scope)) in self._posts:
+                    exchange.route = path
                 await answer_problem(refusal, scope, send_with_id)
         except HungUp:
             self._registry.metrics.hang_ups.inc()

@@ -56,13 +56,13 @@ InputType = Annotated[
 ]
 TooLong = Annotated[
     OnTooLong | None,
-    Meta(description="What becomes of a text that is longer than the model takes: it is cut, "
-         "refused with 413, or encoded in chunks whose vectors are averaged; as the server "
-         "was started if null."),
+    Meta(description="What becomes of a text that is longer than the model takes: its end "
+         "is cut off, or its beginning (truncate-left), it is refused with 413, or encoded in "
+         "chunks whose vectors are averaged; as the server was started if null."),
 ]  # fmt: skip
 Direction = Annotated[
-    Literal["Right", "right"] | None,
-    Meta(description="The end at which long texts are cut; only the right one is supported."),
+    Literal["Right", "right", "Left", "left"] | None,
+    Meta(description="The end at which long texts are cut."),
 ]
 
 

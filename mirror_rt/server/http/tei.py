@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import cast
 from urllib.parse import parse_qsl
 
-import msgspec
 import orjson
 
 from mirror_rt import __version__
@@ -48,22 +48,15 @@ _NUMBERS = 1 << 15
 _HELD = 6 << 20
 
 
-class _Inputs(msgspec.Struct):
-    inputs: msgspec.Raw
+# In a text the quotes would be escaped, so this finds a key.
+_INPUTS = re.compile(rb'"inputs"\s*:\s*(.)')
 
 
 async def root(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST / as /embed, or as /similarity where `inputs` is an object."""
-    try:
-        return await embed(registry, exchange, body)
-    except msgspec.ValidationError as error:
-        try:
-            inputs = msgspec.json.decode(body, type=_Inputs).inputs
-        except msgspec.DecodeError:
-            raise error from None
-        if not bytes(inputs).startswith(b"{"):
-            raise
-    return await similarity(registry, exchange, body)
+    found = _INPUTS.search(body)
+    answer = similarity if found is not None and found[1] == b"{" else embed
+    return await answer(registry, exchange, body)
 
 
 async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
@@ -154,7 +147,7 @@ async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
         "max_batch_tokens": config.token_budget,
         "max_batch_requests": None,
         "max_client_batch_size": config.max_items,
-        "auto_truncate": config.on_too_long == "truncate",
+        "auto_truncate": config.on_too_long.startswith("truncate"),
         "tokenization_workers": 1,
         "version": __version__,
         "sha": None,
@@ -172,6 +165,8 @@ def _options(registry: Registry, request: EmbedAllRequest | SimilarityParameters
     options: EncodeKeywords = {"on_too_long": registry.config.on_too_long}
     if request.truncate is not None:
         options["on_too_long"] = "truncate" if request.truncate else "error"
+    if options["on_too_long"] == "truncate" and request.truncation_direction in ("Left", "left"):
+        options["on_too_long"] = "truncate-left"
     if request.prompt_name is not None:
         options["prompt_name"] = request.prompt_name
     return options

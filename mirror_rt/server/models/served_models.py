@@ -177,6 +177,5 @@ def _load(folder: Path, config: ServerConfig) -> Encoder:
     began = time.monotonic()
     local = replace(config.load, revision=None, offline=False)  # the folder is local already
     encoder = Encoder.load(folder, **local.keywords())
-    logger.info("loaded %s on %s in %.1f s: %s", folder.name, encoder.providers[0],
-                time.monotonic() - began, encoder.provider_reason)  # fmt: skip
+    logger.info("loaded %s in %.1f s", folder.name, time.monotonic() - began)
     return encoder

@@ -171,7 +171,7 @@ class Supervisor:
             logger.info("worker %d listens, process %d", number, process.pid)
             if not self._complete and len(self._serving) == self._listen.workers:
                 self._complete = True
-                logger.info("listening at %s: %d workers, %d threads each", self._url,
+                logger.info("listening at %s: workers: %d, threads of each: %d", self._url,
                             self._listen.workers, self._threads)  # fmt: skip
         return served, error
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.cli.parsing.parser import UsageError
 from mirror_rt.errors import ConfigError
+from mirror_rt.io.atomic import check_free
 from mirror_train.cli.training_options import MODEL, RUN, StringOptions, Training, print_result
 from mirror_train.cli.tune_joint import JOINT_BASE, JointRun, joint_run
 from mirror_train.cli.tune_languages import (
@@ -130,6 +131,8 @@ class Tune(Training):
 
     def _tune_one(self) -> None:
         self._check_one_language()
+        # The run checks this, too, but seconds later: it imports torch.
+        check_free(self.out, overwrite=self.config.values().get("overwrite", False))
         data = None if self.recipe else self._strings()
         config = self._config(self._recipe_for(data))
         self._tune(data or self._strings(), config, self.model)

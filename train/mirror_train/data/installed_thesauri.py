@@ -40,8 +40,10 @@ def find_thesaurus(language: str) -> Path:
         for folder in map(Path, _WORDNET):
             if (folder / "data.noun").is_file():
                 return folder
+    # Some packages have the name of a region.
+    package = {"en": "en-us", "pt": "pt-br"}.get(language.lower(), language.lower())
     raise ConfigError(
-        f"no thesaurus of {language!r} is installed: install Debian's mythes-{language.lower()} or "
+        f"no thesaurus of {language!r} is installed: install Debian's mythes-{package} or "
         "LibreOffice's dictionary, put a MyThes file into the folder $MIRROR_RT_THESAURI, or pass "
         "a file"
     )
