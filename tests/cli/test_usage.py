@@ -48,6 +48,7 @@ def test_no_arguments_say_what_to_do_first(cli):
         ("--versoin", "there is no option '--versoin'", "did you mean --version?"),
         ("encode b --inptu x", "there is no option --inptu", "did you mean --input?"),
         ("encode b", "encode needs --input, --output", "for example: mirror-rt encode"),
+        ("study", "study needs NAME, --out", "for example: mirror-rt study"),
         ("info", "info needs BUNDLE|PACK", "for example: mirror-rt info bundle"),
         ("info a --model b", "not allowed with", "for example: mirror-rt info bundle"),
         ("info a b", "cannot tell what 'b' is for", "for example: mirror-rt info bundle"),

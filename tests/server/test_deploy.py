@@ -102,6 +102,8 @@ def test_dockerfile(name):
     assert user is not None
     assert int(user[1]) > 0
     assert user.start() < text.index("\nENTRYPOINT")
+    for cache in ("HF_HOME", "MIRROR_RT_CACHE"):  # all that may be written
+        assert re.search(rf"^    {cache}=/tmp/", text, re.MULTILINE)
     probe = re.search(r"HEALTHCHECK .*\\\n *CMD (\[.*\])", text)
     assert probe is not None
     path = re.search(r"'(/\w+)', timeout", probe[1])

@@ -146,6 +146,8 @@ def _add_word(
 
 def _checked(kind: Kind, text: str) -> str:
     """Return the text as it is, if a value can be made from it."""
+    if text is argparse.SUPPRESS:  # Python 3.11 checks the default of a word that is left out
+        return text
     try:
         kind.convert([text] if kind.several and not kind.choices else text)
     except (TypeError, ValueError) as error:

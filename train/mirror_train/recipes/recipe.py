@@ -84,7 +84,7 @@ class Recipe(Hyperparameters):
         triplet_margin: margin of a hard triplet's distances, for `multi_similarity`.
         movement: ends the run before the learning rates of its steps add up to more than this times
             the room of the base model, 1 - the mean cosine of its vectors of the strings (see
-            `mirror_train.training.movement`); None for no such end.
+            `mirror_train.training.movement`); a recipe without it has no such end.
     """
 
     level: Level
