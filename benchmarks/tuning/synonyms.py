@@ -51,6 +51,8 @@ RUNS = {
         ("base", "en", "thesaurus"),
         ("base", "ar", "thesaurus"),
         ("base", "fr", "thesaurus"),
+        ("base", "es", "thesaurus"),
+        ("base", "pl", "thesaurus"),
         *(("base", language, "word-plus") for language in ("ar", "ru", "fr", "en")),
         ("minilm", "en", "word-plus"),
     )

@@ -92,7 +92,8 @@ def test_all_thesauri_in_one_run(cli, tiny_bert, tmp_path, monkeypatch):
     assert [*rows] == ["gl", "nb"]
     assert "no two frequent words list each other" in rows["nb"]["error"]
     row = rows["gl"]
-    assert (row["status"], row["strings"], row["steps"]) == ("tuned", 19, 1)
+    assert (row["status"], row["strings"]) == ("tuned", 19)
+    assert 1 <= row["steps"] <= 3
     assert 0 < row["before"]["synonyms"] <= 1
     assert 0 < row["after"]["synonyms"] <= 1
     again = json.loads(cli(*run, "--top", 60, "--resume").out)
