@@ -154,6 +154,7 @@ def plot(runs, path):
                       textcoords="offset points", color=line.get_color(), fontsize=8)  # fmt: skip
     axes.set(xlabel="sum of the learning rates, 1e-4", ylabel="Spearman's rho")
     axes.margins(x=0.2)
+    axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
 
