@@ -4,6 +4,8 @@ import pytest
 
 from documents import TUNING, WITH_BLOCKS, run_blocks, sharing
 
+FIRST_READ = ("README.md", "docs/quickstart.md")  # whose commands start as a user's do
+
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory, default_model):
@@ -11,5 +13,5 @@ def shared(tmp_path_factory, default_model):
 
 
 @pytest.mark.parametrize("document", [name for name in WITH_BLOCKS if name not in TUNING])
-def test_blocks_run(document, tmp_path, shared):
-    run_blocks(document, tmp_path, shared)
+def test_blocks_run(document, tmp_path, shared, commands):
+    run_blocks(document, tmp_path, shared, None if document in FIRST_READ else commands)

@@ -11,6 +11,6 @@ def shared(tmp_path_factory, default_model):
 
 
 @pytest.mark.parametrize("document", TUNING)
-def test_blocks_run(document, tmp_path, shared):
+def test_blocks_run(document, tmp_path, shared, commands):
     assert document in WITH_BLOCKS
-    run_blocks(document, tmp_path, shared)
+    run_blocks(document, tmp_path, shared, commands)

@@ -24,8 +24,10 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WITH_BLOCKS = [name for name in DOCUMENTS if BLOCK.search((ROOT / name).read_text("utf-8"))]
 
 
-def run(line, folder):
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+def run(line, folder, first=None):
+    """Run a command; programs are looked for in the folder `first`, then beside this Python."""
+    folders = [first, Path(sys.executable).parent, os.environ["PATH"]]
+    environment = os.environ | {"PATH": ":".join(str(one) for one in folders if one)}
     done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True,
                           check=False)  # fmt: skip
     assert done.returncode == 0, f"{line[-1]}\n{done.stdout}\n{done.stderr}"
@@ -49,12 +51,12 @@ def sharing(folder):
     return replace
 
 
-def run_blocks(document, folder, shared):
+def run_blocks(document, folder, shared, first=None):
     for language, block in BLOCK.findall((ROOT / document).read_text(encoding="utf-8")):
         if language == "text":  # needs a file or a model that only the reader has
             continue
         if language == "bash":
-            run(bash(shared(block)), folder)
+            run(bash(shared(block)), folder, first)
         else:
             assert language == "python"
             run([sys.executable, "-c", block], folder)
