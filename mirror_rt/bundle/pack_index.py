@@ -147,7 +147,7 @@ def refuse_pack(path: Path) -> None:
         names = list(PackIndex.read(path).bundles)
         raise BundleError(
             f"{path} is a pack of {len(names)} bundles: name one of them, {path / names[0]} for "
-            f"example (it has {', '.join(names)})"
+            f"example (it has {', '.join(names)}), or a language: LanguagePack, or encode --lang"
         )
     if not path.exists() and is_pack(path.parent):
         names = list(PackIndex.read(path.parent).bundles)

@@ -54,7 +54,7 @@ _ELSEWHERE = {
     ),
     **dict.fromkeys(("push_to_hub", "save_to_hub"), "run `mirror-rt push BUNDLE OWNER/NAME`"),
     "evaluate": "run `mirror-rt evaluate`",
-    **dict.fromkeys(("to", "cuda", "half", "bfloat16"), "choose device= or variant= when loading"),
+    **dict.fromkeys(("cuda", "half", "bfloat16"), "choose device= or variant= when loading"),
 }
 
 
@@ -295,6 +295,12 @@ class SentenceTransformer(ModelProperties):
     def eval(self) -> SentenceTransformer:
         """Return the model as it is, which never trains."""
         return self
+
+    def to(self, device: object) -> SentenceTransformer:
+        """Return the model, if `device` is where it is; AttributeError says what to do if not."""
+        if str(device) in (self.device, self.device.type):
+            return self
+        raise AttributeError(f"the model stays on {self.device}: {_ELSEWHERE['cuda']}")
 
     def __getattr__(self, name: str) -> Any:
         hint = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""

@@ -51,7 +51,9 @@ def why_no_texts(inputs: Any) -> str | None:
         return f"{kind}{_advice(list(names), '.to_pylist()' * hasattr(inputs, 'to_pylist'))}"
     if (shape := getattr(inputs, "shape", None)) is not None and len(shape) != 1:
         return f"{kind} of shape {list(shape)}: pass a list of texts, or one column of it"
-    if isinstance(inputs, bytes | Set) or not isinstance(inputs, Iterable):
+    if isinstance(inputs, Set):
+        return f"{kind}, whose order is not known: pass a list"
+    if isinstance(inputs, bytes) or not isinstance(inputs, Iterable):
         return kind
     return None
 

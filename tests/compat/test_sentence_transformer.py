@@ -200,6 +200,9 @@ def test_what_cannot_be_done_says_what_to_do(both, call, hint):
 def test_methods_that_are_elsewhere_say_where(both):
     with pytest.raises(AttributeError, match="mirror-rt tune"):
         both[1].fit([])
+    assert both[1].to("cpu") is both[1]
+    with pytest.raises(AttributeError, match="stays on cpu: choose device="):
+        both[1].to("cuda")
     with pytest.raises(AttributeError, match="has no 'nonsense' here"):
         _ = both[1].nonsense
 

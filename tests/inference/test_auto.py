@@ -43,6 +43,11 @@ def no_onnxruntime(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
 
 
+def test_a_provider_without_its_package_is_named(bundle, no_onnxruntime):
+    with pytest.raises(MissingDependencyError, match=r"a bundle under cpu needs .*onnxruntime"):
+        Encoder.load(bundle, providers="cpu")
+
+
 @pytest.fixture(scope="session")
 def int8_bundle(made_once, tiny_bert):
     """A tiny BERT in fp32 and int8."""
