@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-SpanMask = Literal["mask-token", "half", "reference"]
+SpanMask = Literal["mask-token", "half", "reference", "words", "reorder"]
 
 
 def mask_span(
@@ -24,15 +24,24 @@ def mask_span(
     nothing of, half is masked. `half` never masks more than half of any text. Both mask every text
     of two characters or more. `reference` does what the authors' code does: it inserts the literal
     `[MASK]` between spaces, whatever the tokenizer, and leaves texts of fewer than 30 characters
-    alone.
+    alone. Two take the place of a span (footnote 13): `words` masks whole words at random places,
+    half of them at most, and `reorder` changes the order of as many words.
 
     Args:
         text: any string.
-        length: characters of the span (k in the paper); 0 masks nothing.
+        length: characters of the span (k in the paper), or number of words; 0 changes nothing.
         mask_token: the tokenizer's mask token.
         rng: random generator for the position of the span.
-        method: `mask-token`, `half` or `reference`, see above.
+        method: see above.
     """
+    if method == "words" or method == "reorder":
+        words = text.split()
+        count = min(length, len(words) // 2 if method == "words" else len(words))
+        places = rng.choice(len(words), count, replace=False)
+        new = [words[i] for i in np.sort(places)] if method == "reorder" else [mask_token] * count
+        for place, word in zip(places, new, strict=True):
+            words[place] = word
+        return " ".join(words) if count else text
     if method == "reference":
         if length == 0 or len(text) <= length or len(text) < 30:
             return text

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+
 from mirror_rt.cli.common import LoadingOptions, fill_table
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Group, Help
+from mirror_rt.errors import require
 from mirror_rt.evaluation import evaluate_geometry, read_scored_pairs, spearman
+from mirror_rt.evaluation.plots import plot_grades
 from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.io.atomic import check_free, new_file
 from mirror_rt.io.text import read_texts
@@ -40,6 +44,7 @@ class Similarity(_OfOneFile):
     Examples:
         mirror-rt evaluate similarity bundle --pairs pairs.tsv
         mirror-rt evaluate similarity tuned --pairs pairs.tsv --cosines cosines.tsv
+        mirror-rt evaluate similarity tuned --pairs pairs.tsv --plot cosines.png
     """
 
     pairs: Annotated[
@@ -50,11 +55,16 @@ class Similarity(_OfOneFile):
     cosines: Annotated[
         Path | None, Help("write each pair with its score and its cosine", "FILE.tsv")
     ] = None
+    plot: Annotated[
+        Path | None, Help("draw the cosines of the pairs of each score, rounded", "FILE.png")
+    ] = None
 
     def run(self) -> None:
         pairs = read_scored_pairs(self.pairs)
-        if self.cosines is not None:
-            check_free(self.cosines, overwrite=False)
+        for path in filter(None, (self.cosines, self.plot)):
+            check_free(path, overwrite=False)
+        if self.plot is not None:
+            require("matplotlib", extra="demo", purpose="--plot")
         found = cosines(self.loading.load_named(self.model), pairs.first, pairs.second)
         if self.cosines is not None:
             columns = (pairs.first, pairs.second, pairs.scores.tolist(), found.tolist())
@@ -64,6 +74,10 @@ class Similarity(_OfOneFile):
             ]
             with new_file(self.cosines, overwrite=False) as file:
                 file.write("".join(["text1\ttext2\tscore\tcosine\n", *rows]).encode())
+        if self.plot is not None:
+            grades = np.rint(pairs.scores)
+            of_grade = {f"{one:g}": found[grades == one] for one in np.unique(grades)}
+            plot_grades(self.plot, {self.model: of_grade}, title=f"{self.pairs.name}, by score")
         self._print({"spearman": spearman(found, pairs.scores), "n": len(pairs.scores)})
 
 

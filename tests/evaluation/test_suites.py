@@ -172,6 +172,9 @@ def test_a_pooling_for_each_model_and_the_cosines_of_pairs(tmp_path, cli, tiny_b
     a, b = TorchEncoder.load(tiny_bert).encode(["day", "time in"])
     assert float(rows[2][3]) == pytest.approx(a @ b, abs=1e-5)
     assert "already exists" in cli(*line).err
+    plot = tmp_path / "cosines.png"
+    assert cli(*line[:5], "--plot", plot).code == 0
+    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_published_word_sets_are_found_below_wordsim(tmp_path):

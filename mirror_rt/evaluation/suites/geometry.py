@@ -47,13 +47,24 @@ def find_texts(data: Path, options: SuiteOptions) -> Found:
     return Found(sets, missing)
 
 
+def geometry_set(name: str, path: Path, language: str, texts: list[str]) -> EvaluationSet:
+    """Return the set of texts that were read from a file."""
+    measure = partial(_measure_texts, texts, language, SuiteOptions(geometry_texts=0))
+    return EvaluationSet("geometry", name, path, (language,), measure)
+
+
 def _measure(path: Path, options: SuiteOptions, model: EvaluatedModel) -> Measured:
-    texts = read_words(path)
+    return _measure_texts(read_words(path), path.stem, options, model)
+
+
+def _measure_texts(
+    texts: list[str], language: str, options: SuiteOptions, model: EvaluatedModel
+) -> Measured:
     of, rng = len(texts), np.random.default_rng(options.seed)
     if 0 < options.geometry_texts < of:
         rows = np.sort(rng.choice(of, options.geometry_texts, replace=False))
         texts = [texts[i] for i in rows]
-    geometry, positives, negatives = measure_geometry(model.of(path.stem), texts, options.seed)
+    geometry, positives, negatives = measure_geometry(model.of(language), texts, options.seed)
     note = f"a sample of {len(texts)} of {of} texts" if len(texts) < of else ""
     outcomes = [
         Outcome(

@@ -20,6 +20,22 @@ def test_half_masks_at_most_half(text, length, seed):
     check_span(text, masked, min(length, len(text) // 2))
 
 
+WORDS = st.lists(st.text("abc", min_size=1, max_size=5), max_size=9)
+
+
+@given(WORDS, st.integers(0, 5), st.integers(0, 99))
+def test_whole_words_are_masked_or_reordered(words, length, seed):
+    """Footnote 13: of n words, k at random places get the mask token, or each other's place."""
+    text, options = " ".join(words), {"length": length, "mask_token": "_"}
+    rng = np.random.default_rng(seed)
+    masked = mask_span(text, **options, rng=rng, method="words").split(" ")
+    assert masked.count("_") == min(length, len(words) // 2)
+    assert all(new in ("_", old) for old, new in zip(words, masked, strict=False))
+    moved = mask_span(text, **options, rng=rng, method="reorder").split(" ")
+    assert sorted(moved) == sorted(text.split(" "))
+    assert sum(a != b for a, b in zip(words, moved, strict=False)) <= length
+
+
 def check_span(text, masked, expected):
     if expected == 0:
         assert masked == text

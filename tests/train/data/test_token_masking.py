@@ -52,6 +52,18 @@ def test_lengths_are_geometric_and_capped(rng):
     )
 
 
+def test_scattered_tokens_are_masked_at_random_places(rng):
+    """Footnote 13, "random token masking": k tokens, which need not stand together."""
+    tokens = RaggedTokens(np.tile([9, 1, 2, 3, 4, 5, 6, 8], 200), np.arange(201) * 8)
+    options = {"probability": 0.3, "most": 2, "mask_id": 7, "special_ids": {8, 9}}
+    masked = mask_token_spans(tokens, rng.random((200, 2)), scattered=True, **options)
+    rows = masked.ids.reshape(200, 8) == 7
+    assert (rows.sum(axis=1) == 2).all()
+    assert rows[:, [0, 7]].sum() == 0
+    apart = [np.diff(np.flatnonzero(row))[0] for row in rows]
+    assert {*apart} == {1, 2, 3, 4, 5}
+
+
 def test_every_place_is_drawn_equally_often(rng):
     text = [CLS, 10, 11, 12, 13, SEP]
     rows = mask([text] * 3000, np.stack([np.zeros(3000), rng.random(3000)], axis=1))

@@ -1,5 +1,6 @@
 """Studies: each from end to end at small size, and what their tables say."""
 
+import dataclasses
 import itertools
 import json
 import re
@@ -16,6 +17,7 @@ from mirror_rt.evaluation.suites.sentences import AVERAGED
 from mirror_train import load_recipe, load_training_data
 from mirror_train.experiments.figures import t_interval
 from mirror_train.experiments.mirror_studies import STUDIES
+from mirror_train.experiments.paper_numbers import SENTENCES
 from mirror_train.experiments.report import Report
 from mirror_train.experiments.runner import run_study
 from mirror_train.experiments.setups import _some, random_strings
@@ -103,10 +105,45 @@ def test_a_study_from_end_to_end(name, inputs, shared_out, cli):
     assert STUDIES[name].source in table
     assert "One seed: nothing tells a difference" in table
     assert (shared_out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    value = "" if name == "isotropy" else r"en -?0\.\d{4}"
+    value = "" if name == "isotropy" else r"\S*en -?0\.\d{4}"
     progress = re.findall(rf"^\[(\d+)/(\d+)\] .*: {value} \(\d+\.\d s\)", done.out, re.M)
     assert progress == [(str(i + 1), str(len(setups))) for i in range(len(setups))]
     assert not (shared_out / "work").exists()
+
+
+def test_the_papers_numbers_stand_beside_those_of_its_base(plan, inputs, tiny_bert, tmp_path, cli):
+    """Only for a base of that name and the paper's own setup; the spread is two deviations."""
+    study, config = plan("reproduce-words")
+    assert not study.paper
+    assert "bert-base-uncased alone, which this is not" in study.about["the paper's numbers"]
+    study = dataclasses.replace(study, paper={"en": {"+ Mirror": 0.5}}, deviation=0.005)
+
+    def runs(value):
+        measure = Measure("pairs", "en", "spearman")
+        result = Result(measure, "x", Outcome("spearman", 9, value), None, np.zeros(0), 0.0)
+        return [Run(row.label, None, [result]) for row in study.rows]
+
+    table = Report(study, config, runs(0.509)).table()
+    assert "| en | en, paper | against the paper |" in table.splitlines()[0]
+    assert "| + Mirror | 0.5090 | 0.500 | within 0.01 |" in table
+    assert "| random strings | 0.5090 | - | - |" in table
+    assert "| not within 0.01: en -0.011 |" in Report(study, config, runs(0.489)).table()
+    for numbers in SENTENCES.values():
+        averages = {
+            label: sum(numbers[name][label] for name in AVERAGED) / 7
+            for label in numbers["average of 7"]
+        }
+        assert numbers["average of 7"] == pytest.approx(averages, abs=2e-3)
+    done = cli("study", "reproduce", *inputs[1], "--seeds", 1, "--out", tmp_path / "both")
+    assert "sentences/en.txt does not exist" in done.err or done.code == 0
+
+
+def test_isotropy_is_measured_on_the_strings_of_the_study(inputs, tmp_path, cli):
+    out = tmp_path / "out"
+    done = cli("study", "isotropy", *inputs[1], "--top", 30, "--seeds", 1, "--out", out)
+    assert done.code == 0, done.err
+    figures = json.loads((out / "isotropy.json").read_text())["rows"][0]["figures"]
+    assert {(one["set"], one["n"]) for one in figures} == {("words-en, 30", 30)}
 
 
 def markdown_rows(text):

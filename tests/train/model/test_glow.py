@@ -97,6 +97,28 @@ def test_the_inverse_of_a_trained_flow_on_real_vectors(trained, real):
     torch.testing.assert_close(trained(trained.inverse(z)), z, atol=1e-4, rtol=0)
 
 
+def test_levels_split_off_half_of_the_dimensions(tmp_path):
+    """BERT-flow's code: z = [f3(a); b; c], where f1(x) = [h; c] and f2(h) = [a; b]."""
+    x = torch.from_numpy(vectors(size=16))
+    recipe = FlowRecipe(blocks=2, levels=3)
+    flow = shaken(initial_flow(16, recipe, seed=1, vectors=x.numpy()), seed=1)
+    blocks = list(flow.blocks)
+    h, c = blocks[1](blocks[0](x)).chunk(2, dim=1)
+    a, b = blocks[3](blocks[2](h)).chunk(2, dim=1)
+    expected = torch.cat([blocks[5](blocks[4](a)), b, c], dim=1)
+    torch.testing.assert_close(flow(x), expected, rtol=0, atol=0)
+    torch.testing.assert_close(flow.inverse(expected), x, atol=1e-4, rtol=1e-4)
+    exact, one = flow.double(), x[0].double()
+    jacobian = torch.autograd.functional.jacobian(lambda v: exact(v[None])[0], one)
+    found = exact.log_determinant()
+    torch.testing.assert_close(found, torch.linalg.slogdet(jacobian).logabsdet, atol=1e-9, rtol=0)
+    (tmp_path / "flow").mkdir()
+    save_flow(flow.float().eval(), tmp_path / "flow")
+    torch.testing.assert_close(load_flow(tmp_path / "flow")(x), flow(x), rtol=0, atol=0)
+    with pytest.raises(ConfigError, match="a flow of 3 levels needs vectors of a multiple of 8"):
+        Flow(12, levels=3)
+
+
 @pytest.mark.parametrize("size", [2, 6, 10])
 def test_the_log_determinant_is_that_of_autograds_jacobian(size):
     flow = shaken(initial_flow(size, FlowRecipe(), seed=2, vectors=vectors(size=size))).double()

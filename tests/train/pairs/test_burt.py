@@ -238,7 +238,10 @@ def test_ablations_write_a_table_and_keep_their_runs(files, tiny_bert, cli, monk
     rows = json.loads((out / "ablation.json").read_text())["rows"]
     assert [row["label"] for row in rows] == ["pooling, CLS", "pooling, MAX", "pooling, MEAN"]
     sets = [[one["set"] for one in row["figures"]] for row in rows]
-    assert sets == [["words", "trained", "phrases"]] * 3
+    assert sets == [["words", "trained", "phrases", "average of 3"]] * 3
+    for row in rows:
+        *values, average = (one["value"] for one in row["figures"])
+        assert average == pytest.approx(sum(values) / 3)
     assert all(one["interval"] for row in rows for one in row["figures"])
     assert all(row["figures"][1]["value"] == 1 for row in rows)  # fitted to what it is measured on
     assert len({json.dumps(row["figures"]) for row in rows}) > 1

@@ -95,6 +95,10 @@ def test_what_each_file_is_read_as(file):
     assert len(data.train) + len(data.dev) == 20
     assert data.train.labels == ("0", "1")
     assert all(one.startswith("long phrase") for one in data.train.second)
+    benchmark = [f'main-news\theadlines\t2015\t{i}\t{i % 6}.00\ta "{i}\tb {i}' for i in range(20)]
+    columns = {"fields": ["6", "7"], "label_field": "5", "layer": "regression"}
+    sts = load_task_data(file("sts-train.csv", *benchmark), **columns).train
+    assert (sts.first[0][:3], sts.scale()) == ('a "', (0.0, 5.0))
     values = load_task_data(file("v.tsv", *lines), layer="regression", **numbered)
     assert (values.train.labels, values.train.targets.dtype) == ((), np.float64)
     assert values.train.scale() == (0.0, 1.0)

@@ -115,9 +115,8 @@ def test_every_system_trains_as_in_one_process(seen, name):
     assert len(losses) == 4
     for results in both:
         shared, found = results["systems"][name]
-        # In float32, AdamW's first steps are nearly those of signs: rounding shows.
-        np.testing.assert_allclose(shared, losses, rtol=1e-3)
-        np.testing.assert_allclose(found, vectors, atol=1e-3)
+        np.testing.assert_allclose(shared, losses, rtol=1e-5)
+        np.testing.assert_allclose(found, vectors, atol=1e-5)
         assert results["systems"]["odd"] == (
             "ConfigError: the 3 rows of a step do not divide among 2 processes: pass --batch-size 4"
         )

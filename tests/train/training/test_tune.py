@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 from mirror_rt import ConfigError, DataError, ModelError, OutputExistsError
 from mirror_rt.bundle.manifest import Manifest
 from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
+from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.loop import Trainer
 from mirror_train.training.run import Run
 from mirror_train.training.tune import load_base, tuned_pooling
@@ -335,6 +336,23 @@ def test_a_full_disk_is_one_clear_error(data, configure, monkeypatch):
     monkeypatch.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(RuntimeError("full")))
     with pytest.raises(OSError, match="cannot write the checkpoint"):
         tune(data, configure("other", checkpoint_every=15))
+
+
+def test_a_layer_behind_the_pooling(data, configure, tiny_bert):
+    """SimCSE's is trained and left out; the base model's pooler, tanh(W [CLS] + b), stays."""
+    plain = tune(data, configure("plain"))
+    report = tune(data, configure("trained", recipe={"mlp": "training"}))
+    assert report.stats.losses[0] != plain.stats.losses[0]
+    assert not TorchEncoder.load(report.out).head.layers
+    recipe = {"mlp": "pooler", "pooling": "cls", "steps": 1, "learning_rate": 1e-12}
+    kept = tune(data, configure("pooler", recipe=recipe)).out
+    base = load_pretrained(tiny_bert)
+    texts = {"inputs": data.first[:9], "normalize_embeddings": False}
+    cls = torch.from_numpy(TorchEncoder.load(tiny_bert, pooling="cls").encode(**texts))
+    expected = torch.tanh(base.pooler(cls)).detach().numpy()
+    np.testing.assert_allclose(TorchEncoder.load(kept).encode(**texts), expected, atol=1e-5)
+    with pytest.raises(ConfigError, match="goes neither with whitening nor"):
+        tune(data, configure("white", recipe={"mlp": "training", "whitening": 0.5}))
 
 
 def test_options_are_checked(data, configure):

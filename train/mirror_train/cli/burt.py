@@ -120,7 +120,7 @@ class Burt(Training):
 def _run_ablation(
     tasks: BurtTasks, config: BurtConfig, rows: _Ablation, sets: list[EvaluationSet]
 ) -> int:
-    from mirror_train.cli.study import run_and_report
+    from mirror_train.cli.study_run import run_and_report
     from mirror_train.experiments.burt_ablation import ABLATIONS, plan_ablations
     from mirror_train.experiments.study import StudyConfig
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import sys
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,34 +10,31 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from mirror_rt.cli.common import HubOptions, fill_table
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Given, Group, Help
-from mirror_rt.errors import ConfigError, Setting, require
+from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.evaluation import read_scored_pairs
 from mirror_rt.evaluation.suites import EvaluationSet, SuiteOptions
 from mirror_rt.evaluation.suites.base import scored_set
+from mirror_rt.evaluation.suites.geometry import geometry_set
 from mirror_rt.evaluation.suites.sentences import AVERAGED, find_sentences
-from mirror_rt.io.atomic import check_free
 from mirror_rt.plugins import load_plugin
-from mirror_rt.progress import describe_seconds, progress_bar
+from mirror_train.cli.study_run import run_and_report
 from mirror_train.data.strings import load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
-from mirror_train.experiments import study
 from mirror_train.experiments.mirror_studies import STUDIES
 from mirror_train.experiments.setups import MirrorStudy
-from mirror_train.experiments.study import Run, StudyConfig, sets_of, static_rows
+from mirror_train.experiments.study import StudyConfig, sets_of, static_rows
 from mirror_train.experiments.systems.table import SYSTEMS, SystemsConfig, plan_systems
 from mirror_train.recipes.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from mirror_train.experiments.runner import Opener
-
-    Plan = tuple[study.Study, StudyConfig, Opener | None]
+    from mirror_train.cli.study_run import Plan
 
 _SYSTEMS = "systems"
+_REPRODUCE = {"reproduce": ("reproduce-words", "reproduce-sts")}
 _TITLES = {name: f"{study.title} ({study.source})" for name, study in STUDIES.items()} | {
+    "reproduce": "both of these, with the paper's numbers beside those of the same base model",
     _SYSTEMS: "every system of the papers from one base model, on the same sets "
-    "('Other systems' in the documentation)"
+    "('Other systems' in the documentation)",
 }
 
 # The files below --data for each level: strings to tune on, pairs to evaluate on.
@@ -138,7 +132,7 @@ class Study(Invocation):
         mirror-rt study ablation --data data --out study
         mirror-rt study drophead --data data --out study --top 2000 --seeds 5
         mirror-rt study data-size --words en --pairs multisimlex/en.tsv --out study
-        mirror-rt study pooling --recipe word --strings words.txt --pairs pairs.tsv --out study
+        mirror-rt study reproduce --model bert-base-uncased --data data --out study
         mirror-rt study systems --data data --out study
         mirror-rt study systems --data data --systems mirror,simcse,flow --top 2000 --out study
     """
@@ -165,7 +159,8 @@ class Study(Invocation):
     def run(self) -> int:
         """Run the command; return 1 where a row failed."""
         self._check()
-        return run_and_report(self.name, self.out, self._plan)
+        parts = [dataclasses.replace(self, name=one) for one in _REPRODUCE.get(self.name, ())]
+        return max(run_and_report(one.name, one.out, one._plan) for one in parts or [self])
 
     def _plan(self) -> Plan:
         planned, config, opener = (self._systems if self.name == _SYSTEMS else self._setups)()
@@ -188,11 +183,14 @@ class Study(Invocation):
     def _setups(self) -> Plan:
         plan = STUDIES[self.name]
         recipe = load_recipe(self.setups.recipe or plan.level)
+        changed = (self.setups.recipe, self.data.strings, self.data.top, self.setups.small or None)
+        if any(one is not None for one in changed):
+            plan = dataclasses.replace(plan, paper={})  # the paper's numbers are of its own setup
         seeds = {"seeds": _SMALL_SEEDS} if self.setups.small else {}
         # The intervals are over the seeds.
         config = self.setups.config.make(samples=0, **seeds | self.setups.config.values())
         data = self._strings(plan, recipe)
-        sets, about = self._sets(plan, recipe)
+        sets, about = self._sets(plan, recipe, data)
         shown = ", ".join(f"{one.suite}/{one.name}" for one in sets)
         print(
             f"{plan.name}: {plan.title} (Mirror-BERT, {plan.source}); recipe {recipe.level}, "
@@ -201,7 +199,7 @@ class Study(Invocation):
         return plan.plan(recipe, data, sets, config, **about), config, None
 
     def _sets(
-        self, plan: MirrorStudy, recipe: Recipe
+        self, plan: MirrorStudy, recipe: Recipe, data: TrainingData
     ) -> tuple[list[EvaluationSet], dict[str, str]]:
         """Return the sets to evaluate on, and what the report must say of them.
 
@@ -209,6 +207,10 @@ class Study(Invocation):
         """
         folder, lang = self.data.data, self.data.lang
         wanted = self.data.evaluate
+        if plan.geometry and self.data.pairs is None and not wanted:
+            path = self.data.strings or self._in_data(recipe, 0, "--strings FILE")
+            name = f"{recipe.level}s-{lang}, {len(data):,}"  # runs on other strings are not shared
+            return [geometry_set(name, path, lang, data.first)], {}
         if self.data.pairs is None and not wanted:
             wanted = tuple(one.format(level=recipe.level, lang=lang) for one in plan.evaluate)
         if wanted:
@@ -216,12 +218,14 @@ class Study(Invocation):
                 raise ConfigError("--evaluate takes sets of --data DIR, in the place of --pairs")
             return sets_of(folder, wanted, lang, SuiteOptions(geometry_texts=0))[0], {}
         few = {}
-        if self.data.pairs is None and folder is not None and recipe.level == "sentence":
+        if self.data.pairs is None and folder and recipe.level == "sentence" and lang == "en":
             found = find_sentences(folder, SuiteOptions()).sets
-            seven = [one for one in found if one.name in AVERAGED]
-            if len(seven) == len(AVERAGED) and lang == "en":
-                return seven, {}
-            few = {"note": "the paper averages seven sets, of which --data does not have all"}
+            seven = {one.name: one for one in found if one.name in AVERAGED}
+            lacking = ", ".join(name for name in AVERAGED if name not in seven)
+            if lacking:
+                few = {"note": f"of the seven sets that the paper averages, --data lacks {lacking}"}
+            if seven:
+                return list(seven.values()), few
         path = self.data.pairs or self._in_data(recipe, 1, "--pairs FILE.tsv")
         pairs = read_scored_pairs(path)
         return [scored_set("pairs", path.stem, path, (lang,), lambda _: pairs)], few
@@ -269,49 +273,3 @@ class Study(Invocation):
                 f"{instead}, or another --data, --lang or --recipe"
             )
         return path
-
-
-def run_and_report(name: str, out: Path, plan: Callable[[], Plan]) -> int:
-    """Run a study with a line for each run, and write its report; return 1 where a row failed."""
-    check_free(out / "runs" / "row", overwrite=True)  # `out` may be a file
-    for module in ("matplotlib", "scipy"):
-        require(module, extra="study", purpose="mirror-rt study")
-    from mirror_train.experiments.report import Report
-    from mirror_train.experiments.runner import run_study
-
-    # On a terminal somebody sees that it runs; a log needs lines between those of the runs.
-    in_a_log, desc = not sys.stderr.isatty(), f"study {name}"
-    with closing(progress_bar(None, in_a_log, unit="finished run", desc=desc)) as bar:
-        planned, config, open_model = plan()
-        for what, reason in planned.left_out.items():
-            print(f"left out, {what}: {reason}")
-
-        def show(run: Run, done: int, total: int, left: float) -> None:
-            bar.update(1)
-            print(_line(run, done, total, left), flush=True)
-
-        try:
-            runs = run_study(planned, config, open_model=open_model, on_run=show)
-        except KeyboardInterrupt as error:
-            raise KeyboardInterrupt(
-                f"interrupted; the same command goes on with what {out} holds"
-            ) from error
-    report = Report(planned, config, runs)
-    files = report.write()
-    print(f"\n{report.table()}")
-    print(", ".join(map(str, files)))
-    return int(any(run.error for run in runs))
-
-
-def _line(run: Run, done: int, total: int, left: float) -> str:
-    from mirror_train.experiments.figures import column_title
-
-    seed = "" if run.seed is None else f", seed {run.seed}"
-    rest = "" if done == total or math.isnan(left) else f"; about {describe_seconds(left)} left"
-    figures = [
-        f"{title} {result.outcome.value:.4f}"
-        for result in run.results
-        if result.outcome.ranked and (title := column_title(result.measure))
-    ]
-    found = f"failed: {run.error}" if run.error else ", ".join(figures)
-    return f"[{done}/{total}] {run.label}{seed}: {found} ({run.seconds:.1f} s){rest}"

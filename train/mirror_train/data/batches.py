@@ -95,7 +95,9 @@ class Batches:
         texts = make_views(self._data, rows, self._recipe, mask_token=self._mask_token, rng=rng)
         own = self._own
         views = [texts[start : start + size][own] for start in range(0, len(texts), size)]
-        tokens = self._recipe.span_mask == "tokens" and self._recipe.span_length > 0
+        tokens = (
+            self._recipe.span_mask in ("tokens", "random-tokens") and self._recipe.span_length > 0
+        )
         return StepBatch(
             [text for view in views for text in view],
             self.views,

@@ -102,7 +102,9 @@ def _labelled_cells(
     """Return the name of the column of labels, and the rows of a table with or without a header."""
     if fields and label and all(name.isdecimal() for name in (*fields, label)):
         numbers = [int(name) - 1 for name in (*fields, label)]
-        delimiter, quoted = (",", True) if path.suffix == ".csv" else ("\t", False)
+        # The STS benchmark's files are called .csv, and have tabs.
+        quoted = path.suffix == ".csv" and "\t" not in next(iter_lines(path), "")
+        delimiter = "," if quoted else "\t"
         rows = read_rows(path, cells=max(numbers) + 1, delimiter=delimiter, quoted=quoted)
         picked = ((n, [row[i] for i in numbers]) for n, row in rows)
         return label, ((n, tuple(texts), cell) for n, (*texts, cell) in picked)

@@ -55,7 +55,7 @@ def make_views(
         return first + second + hard
     if mask_token is None:
         raise ConfigError("this tokenizer has no mask token: pass --span-length 0")
-    if recipe.span_mask == "tokens":
+    if recipe.span_mask == "tokens" or recipe.span_mask == "random-tokens":
         return first + second + hard
     masked = [
         mask_span(
@@ -75,6 +75,7 @@ def mask_token_spans(
     mask_id: int,
     special_ids: Collection[int],
     first: int | None = None,
+    scattered: bool = False,
 ) -> RaggedTokens:
     """Mask a random span of tokens in each of m sequences, after their tokenisation.
 
@@ -92,6 +93,8 @@ def mask_token_spans(
         mask_id: id of the token that replaces each token of a span.
         special_ids: ids of tokens that are never masked and not counted.
         first: index of the first of the m sequences; None for the last m.
+        scattered: mask `most` tokens at random places in the place of a span, half of the sequence
+            at most (footnote 13 of EMNLP 2021, "random token masking").
     """
     ids = tokens.ids.copy()
     special = np.array(sorted(special_ids), dtype=ids.dtype)
@@ -100,7 +103,9 @@ def mask_token_spans(
     for (begin, end), (length_draw, place_draw) in zip(spans, draws.tolist(), strict=True):
         own = begin + np.flatnonzero(~np.isin(ids[begin:end], special))
         drawn = 1 + int(math.log1p(-length_draw) / math.log1p(-probability))
-        length = min(drawn, most, len(own) // 2)
+        length = min(most if scattered else drawn, most, len(own) // 2)
         place = int(place_draw * (len(own) - length + 1))
+        if scattered:
+            own = np.random.default_rng(int(place_draw * 2**53)).permutation(own)
         ids[own[place : place + length]] = mask_id
     return RaggedTokens(ids, tokens.offsets)

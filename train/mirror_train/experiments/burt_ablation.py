@@ -87,6 +87,7 @@ def plan_ablations(
         source="BURT (Li and Zhao 2020), Table 4",
         rows=rows,
         sets=sets,
+        average=True,
         left_out=left_out,
         about={"recipe": dataclasses.asdict(config.recipe)},
     )

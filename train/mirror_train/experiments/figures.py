@@ -13,6 +13,7 @@ import numpy as np
 from mirror_rt.errors import require
 from mirror_rt.evaluation.bootstrap import CONFIDENCE, Difference, Interval, difference
 from mirror_rt.evaluation.run import Measure, Result
+from mirror_rt.evaluation.suites.base import Outcome
 from mirror_train.experiments.study import SLIGHT, Claim, Run
 
 # The measures of geometry that allow comparing models of any scale.
@@ -23,13 +24,26 @@ _SHORT = {"spearman": "", "accuracy @1": " @1", "ROC AUC": " AUC"}
 Figures = dict[Measure, Result]
 
 
-def figures_of(runs: list[Run]) -> Figures:
-    """Average the runs of one row over their seeds, in the order of the sets."""
+def figures_of(runs: list[Run], *, average: bool = False) -> Figures:
+    """Average the runs of one row over their seeds, in the order of the sets.
+
+    With `average`, that of the sets of each run comes last.
+    """
     found: dict[Measure, list[Result]] = {}
     for run in runs:
-        for result in run.results:
+        more = [_over_sets(run.results)] if average and len(run.results) > 1 else []
+        for result in [*run.results, *more]:
             found.setdefault(result.measure, []).append(result)
     return {measure: _average(results) for measure, results in found.items()}
+
+
+def _over_sets(results: list[Result]) -> Result:
+    """Return the average of the sets of one run, which has no interval."""
+    values = [result.outcome.value for result in results]
+    value, n = statistics.fmean(values), sum(result.outcome.n for result in results)
+    measure = Measure(results[0].measure.suite, f"average of {len(values)}", "spearman")
+    drawn = np.mean([result.replicates for result in results], axis=0)
+    return Result(measure, results[0].model, Outcome("spearman", n, value), None, drawn, 0.0)
 
 
 def _average(results: list[Result]) -> Result:

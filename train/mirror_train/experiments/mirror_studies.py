@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from mirror_rt.bundle.manifest import Pooling
+from mirror_train.experiments.paper_numbers import SENTENCES, WORDS
 from mirror_train.experiments.setups import MirrorStudy, Setup
 from mirror_train.recipes.recipe import Recipe
 
@@ -102,11 +104,10 @@ def _grid(recipe: Recipe, count: int) -> list[Setup]:
 def _isotropy(recipe: Recipe, count: int) -> list[Setup]:
     none = {"dropout": 0.0, "drophead": 0.0, "span_length": 0}
     return [
-        *(Setup(f"untuned, {_POOLINGS[one]}", {"pooling": one}, tuned=False)
-          for one in ("cls", "mean")),
+        *_untuned(),
         Setup("tuned"),
         Setup("tuned without augmentation", none),
-    ]  # fmt: skip
+    ]
 
 
 def _data_size(recipe: Recipe, count: int) -> list[Setup]:
@@ -172,6 +173,43 @@ def _word_plus(recipe: Recipe, count: int) -> list[Setup]:
     ]
 
 
+def _words(recipe: Recipe, count: int) -> list[Setup]:
+    return [*_untuned(), Setup("+ Mirror"), *_random_strings(recipe, count)[1:]]
+
+
+def _sentences(recipe: Recipe, count: int) -> list[Setup]:
+    full, *parts = _ablation(recipe, count)
+    heads = _drophead(recipe, count)[2:]
+    return [*_untuned(), dataclasses.replace(full, label="+ Mirror"), *heads, *parts]
+
+
+def _untuned() -> list[Setup]:
+    return [
+        Setup(f"untuned, {_POOLINGS[one]}", {"pooling": one}, tuned=False)
+        for one in ("cls", "mean")
+    ]
+
+
+def _augmentation(recipe: Recipe, count: int) -> list[Setup]:
+    """Compare span masking with other changes (footnote 13), of two words or tokens."""
+    return [
+        Setup("span masking", _masked(recipe)),
+        Setup("whole words", {"span_length": 2, "span_mask": "words"}),
+        Setup("random tokens", {"span_length": 2, "span_mask": "random-tokens"}),
+        Setup("reordered words", {"span_length": 2, "span_mask": "reorder"}),
+        Setup("none", {"span_length": 0}),
+    ]
+
+
+def _layer(recipe: Recipe, count: int) -> list[Setup]:
+    """Compare [CLS] with what the base model's pooler makes of it, and with SimCSE's layer."""
+    return [
+        Setup("[CLS]", {"pooling": "cls"}),
+        Setup("after the pooler", {"pooling": "cls", "mlp": "pooler"}),
+        Setup("another layer, in training alone", {"pooling": "cls", "mlp": "training"}),
+    ]
+
+
 STUDIES = {
     study.name: study
     for study in (
@@ -195,12 +233,22 @@ STUDIES = {
                     axis="epochs"),
         MirrorStudy("grid", "Table 21", "the grid of hyper-parameters, one by one", "word", _grid),
         MirrorStudy("isotropy", "Tables 9 and 14", "isotropy and the mean vector, of the strings",
-                    "sentence", _isotropy, evaluate=("geometry/{level}s-{lang}",),
+                    "sentence", _isotropy,
                     geometry=("isotropy score one sign", "isotropy score", "mean vector norm")),
         MirrorStudy("pooling", "Appendix B", "[CLS] against the mean of the tokens", "word",
                     _pooling),
+        MirrorStudy("layer", "Appendix B", "[CLS] after the pooling layer, and SimCSE's layer",
+                    "word", _layer),
+        MirrorStudy("augmentation", "footnote 13", "other changes of the input than span masking",
+                    "sentence", _augmentation),
         MirrorStudy("masking", "the authors' code", "which strings are masked, and with what",
                     "sentence", _masking),
+        MirrorStudy("reproduce-words", "Tables 1 and 10", "word similarity, also on random strings",
+                    "word", _words, evaluate=("words/multisimlex-{lang}",), paper=WORDS,
+                    deviation=0.005),
+        MirrorStudy("reproduce-sts", "Tables 3, 7 and 20",
+                    "English STS, whole and in parts", "sentence", _sentences,
+                    paper=SENTENCES, deviation=0.002),
         MirrorStudy("word-plus", "not in the paper", "what the recipe word-plus changes", "word",
                     _word_plus),
     )

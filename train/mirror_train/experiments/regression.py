@@ -7,20 +7,20 @@ is "first trained on a regression task and then evaluated on the test set".
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from mirror_rt.encoding.batch_encoder import EmbeddingModel
-from mirror_rt.errors import DataError, require
 from mirror_rt.evaluation import ScoredPairs, read_scored_pairs
-from mirror_rt.evaluation.models import EvaluatedModel
+from mirror_rt.evaluation.models import EvaluatedModel, LanguageView
 from mirror_rt.evaluation.statistics import RankCorrelation
 from mirror_rt.evaluation.suites import EvaluationSet, Measured, Outcome
+from mirror_rt.heads.task_heads import TaskHead
+from mirror_train.data.labelled_examples import Examples
 
-Floats = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    from mirror_rt.encoding.batch_encoder import Vectors
 
 _PENALTY = 1e-4  # lambda of Tai et al.
 _STEPS = 200
@@ -31,64 +31,49 @@ def regression_set(test: EvaluationSet, path: Path) -> EvaluationSet:
 
     A model's value is Spearman's rho between predicted and human scores.
     """
-    language, train = test.languages[0], read_scored_pairs(path)
-    score_distribution(train.scores)  # refuses scores that cannot be learnt before any training
+    pairs = read_scored_pairs(path)
+    train = Examples(pairs.first, pairs.second, pairs.scores, (), path.name)
+    train.scale()  # refuses scores that cannot be learnt before any training
 
     def measure(model: EvaluatedModel) -> Measured:
-        pairs = read_scored_pairs(test.path)
-        encoder = model.of(language)
-        predict = fit_regression(pair_features(encoder, train), train.scores)
-        rho = RankCorrelation(predict(pair_features(encoder, pairs)), pairs.scores)
-        note = f"a regression on the vectors, trained on {len(train.scores)} pairs"
-        return Measured([Outcome.of("spearman", len(pairs.scores), rho, note=note)])
+        encoder, tested = model.of(test.languages[0]), read_scored_pairs(test.path)
+        head = fit_regression(*_vectors(encoder, pairs), train)
+        found = head(*_vectors(encoder, tested))
+        rho = RankCorrelation(found.scores, tested.scores)
+        note = f"a regression on the vectors, trained on {len(train)} pairs"
+        return Measured([Outcome.of("spearman", len(tested.scores), rho, note=note)])
 
     return dataclasses.replace(test, measure=measure, further=(path,))
 
 
-def pair_features(encoder: EmbeddingModel, pairs: ScoredPairs) -> Floats:
-    """Return [u * v; |u - v|] of the vectors of each pair, float64 [n, 2D] (Tai et al. 2015)."""
-    u, v = (encoder.encode(texts).astype(np.float64) for texts in (pairs.first, pairs.second))
-    return np.concatenate([u * v, np.abs(u - v)], axis=1)
+def _vectors(encoder: LanguageView, pairs: ScoredPairs) -> tuple[Vectors, Vectors]:
+    return encoder.encode(pairs.first), encoder.encode(pairs.second)
 
 
-def score_distribution(scores: Floats) -> tuple[Floats, Floats]:
-    """Return the whole numbers r [K] that scores lie between, and the shares t [n, K] of each.
+def fit_regression(u: Vectors, v: Vectors, train: Examples) -> TaskHead:
+    """Fit a `RegressionLayer` to the vectors [n, D] of both sides of pairs, and their scores.
 
-    A score y has t_i = y - floor(y) for i = floor(y) + 1, t_i = floor(y) - y + 1 for i = floor(y),
-    and 0 elsewhere (Tai et al. 2015, Eq. 15), so that r . t is y.
+    The mean divergence is minimised, with lambda / 2 of the squared weights as in Tai et al. 2015,
+    here by L-BFGS from zero, so that nothing is random.
     """
-    numbers = np.arange(np.floor(scores.min()), np.ceil(scores.max()) + 1)
-    if len(numbers) < 2:
-        raise DataError(f"all pairs of a regression have the score {scores[0]:g}")
-    return numbers, np.maximum(0, 1 - np.abs(scores[:, None] - numbers))
+    import torch  # imported here, because the ablations are listed without torch
 
+    from mirror_train.pairs.task_layers import RegressionLayer
 
-def fit_regression(x: Floats, scores: Floats) -> Callable[[Floats], Floats]:
-    """Fit r . softmax(W x + b) to scores [n] by features [n, F]; return what predicts others.
+    z, targets = torch.from_numpy(np.concatenate([u, v])).double(), torch.from_numpy(train.targets)
+    features = ("u*v", "|u-v|")
+    layer = RegressionLayer("relatedness", u.shape[1], train.scale(), features=features).double()
+    for parameter in layer.parameters():
+        torch.nn.init.zeros_(parameter)
+    optimizer = torch.optim.LBFGS(
+        list(layer.parameters()), max_iter=_STEPS, line_search_fn="strong_wolfe"
+    )
 
-    As in Tai et al. 2015, the mean divergence KL(t || softmax) is minimised, with lambda / 2 of the
-    squared weights, here by L-BFGS from zero, so that nothing is random.
-    """
-    minimize = require("scipy.optimize", extra="study", purpose="a regression").minimize
-    numbers, shares = score_distribution(scores)
-    x = np.concatenate([x, np.ones((len(x), 1))], axis=1)  # the last row of w is b
-    shape = (x.shape[1], len(numbers))
-    penalty = np.full((shape[0], 1), _PENALTY)
-    penalty[-1] = 0  # of the bias
+    def loss() -> float:
+        optimizer.zero_grad()
+        value = layer.loss(z, targets) + _PENALTY / 2 * layer.linear.weight.square().sum()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value.item()
 
-    def loss(flat: Floats) -> tuple[float, Floats]:
-        w = flat.reshape(shape)
-        log_p = _log_softmax(x @ w)
-        slope = x.T @ (np.exp(log_p) - shares) / len(x) + penalty * w
-        value = -(shares * log_p).sum() / len(x) + (penalty * w * w).sum() / 2
-        return float(value), slope.ravel()
-
-    options = {"maxiter": _STEPS}
-    found = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options=options)
-    w = found.x.reshape(shape)
-    return lambda other: np.exp(_log_softmax(other @ w[:-1] + w[-1])) @ numbers
-
-
-def _log_softmax(logits: Floats) -> Floats:
-    logits = logits - logits.max(axis=1, keepdims=True)
-    return np.asarray(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)))
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    return layer.to_head()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_train.data.training_data import TrainingData
-from mirror_train.experiments.study import Row, Study, StudyConfig
+from mirror_train.experiments.study import PaperNumbers, Row, Study, StudyConfig
 from mirror_train.recipes.recipe import Level, Recipe
 from mirror_train.training.run_config import RunConfig, TuneConfig
 
@@ -66,6 +67,8 @@ class MirrorStudy:
         evaluate: what it is evaluated on, as `find_sets` takes it, with the recipe's level and the
             language for {}; () for scored pairs of that level.
         geometry: see `Study`.
+        paper: the paper's numbers for the base models that it has, by set and label of a row.
+        deviation: the standard deviation of its numbers over seeds.
     """
 
     name: str
@@ -77,6 +80,8 @@ class MirrorStudy:
     log: bool = False
     evaluate: tuple[str, ...] = ()
     geometry: tuple[str, ...] = ()
+    paper: Mapping[str, PaperNumbers] = field(default_factory=dict)
+    deviation: float = 0.0
 
     def setups(self, recipe: Recipe, count: int) -> list[Setup]:
         """Return the setups for a recipe and a number of strings, after the base model."""
@@ -106,14 +111,22 @@ class MirrorStudy:
             axis=self.axis,
             log=self.log,
             geometry=self.geometry,
+            paper=self.paper.get(Path(config.model).name, {}),
+            deviation=self.deviation,
             about={
                 "strings": f"{data.source}, {len(data)}",
                 "evaluated on": ", ".join(one.path.name for one in sets),
                 **about,
+                **self._without_paper(config.model),
                 "recipe": dataclasses.asdict(recipe),
                 **_too_short(setups, recipe, data.first),
             },
         )
+
+    def _without_paper(self, model: str) -> dict[str, str]:
+        if not self.paper or Path(model).name in self.paper:
+            return {}
+        return {"the paper's numbers": f"of {' and '.join(self.paper)} alone, which this is not"}
 
 
 def _too_short(setups: list[Setup], recipe: Recipe, strings: list[str]) -> dict[str, str]:

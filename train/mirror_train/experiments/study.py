@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -56,6 +56,8 @@ class StudyConfig(RunConfig):
 # The difference up to which two rows are on par. EMNLP 2021, footnote 2, allows "slight gains of
 # one variant in some tasks" and names no number; this one is ours.
 SLIGHT = 0.01
+
+PaperNumbers = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,9 @@ class Study:
         setting: what decides the results of all rows beside base model, sets and bootstrap.
         geometry: the measures of geometry that the table shows, of all sets; () for those that
             compare models of any scale, of sentences.
+        paper: the paper's numbers for this base model, by set and label of a row.
+        deviation: the standard deviation that the paper gives for its numbers over seeds.
+        average: whether the average of all sets is a measure, too.
         about: what the report says of the data and the options.
         left_out: what the study leaves out, and why.
     """
@@ -149,6 +154,9 @@ class Study:
     isolated: bool = False
     setting: dict[str, Any] = field(default_factory=dict)
     geometry: tuple[str, ...] = ()
+    paper: PaperNumbers = field(default_factory=dict)
+    deviation: float = 0.0
+    average: bool = False
     about: dict[str, Any] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 

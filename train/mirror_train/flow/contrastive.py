@@ -45,7 +45,7 @@ def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
         if not recipe.joint:
             check_batch(data, recipe.mirror.batch_size, "--mirror-batch-size")
         base = run.load(dropout=recipe.mirror.dropout)
-        check_flow_size(base.dimension)
+        check_flow_size(base.dimension, recipe.flow.levels)
         config = _with_pooling(base, config)
         recipe = config.recipe
         check_recipe(recipe.mirror, data, base, run.processes.count)

@@ -45,7 +45,7 @@ def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:
         base = run.load(dropout=None)
         head = frozen_head(base, config.pooling)
         dimension = head.dimension(base.dimension)
-        check_flow_size(dimension)
+        check_flow_size(dimension, recipe.levels)
         fields = dataclasses.asdict(recipe)
         run.start(data.sha256(), fields | {"pooling": head.pooling})
         vectors = text_vectors(run, base, head, data)

@@ -49,7 +49,13 @@ def initial_flow(size: int, recipe: FlowRecipe, *, seed: int, vectors: Vectors) 
     them. Weights and sample follow from the seed.
     """
     generator = torch.Generator().manual_seed(seed)
-    flow = Flow(size, blocks=recipe.blocks, hidden_size=recipe.hidden_size, generator=generator)
+    flow = Flow(
+        size,
+        blocks=recipe.blocks,
+        levels=recipe.levels,
+        hidden_size=recipe.hidden_size,
+        generator=generator,
+    )
     if len(vectors) > _INITIAL:
         chosen = np.random.default_rng(seed).choice(len(vectors), _INITIAL, replace=False)
         vectors = vectors[np.sort(chosen)]

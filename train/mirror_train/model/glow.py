@@ -11,14 +11,15 @@ NN has three layers, with ActNorm and ReLU after the first two, and is 0 at the 
 scale every vector alike, so ln |det dz/dx| is the same number for all vectors.
 
 The sources differ. BERT-flow and its PyTorch version, which BERT-CF builds on, permute the
-dimensions where Glow and BERT-CF's text have W; and they have three levels, each of which splits
-off half of the dimensions, where BERT-CF's text has three blocks. This module follows BERT-CF's
-text, with BERT-flow's hidden size of 32. BERT-CF's formula for the coupling, v_2 = AC(u_2), cannot
-be inverted, so this module uses Glow's.
+dimensions where Glow and BERT-CF's text have W; and they have three levels of three blocks, each of
+which splits off half of the dimensions, where BERT-CF's text has three blocks. By default this
+module follows BERT-CF's text, with BERT-flow's hidden size of 32; `levels` splits. BERT-CF's
+formula for the coupling, v_2 = AC(u_2), cannot be inverted, so this module uses Glow's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -31,12 +32,17 @@ from mirror_train.model.dense import load_weights, read_object, read_weights, sa
 from mirror_train.model.glow_blocks import FlowBlock, FoldedBlock
 
 
-def check_flow_size(size: int) -> None:
+def check_flow_size(size: int, levels: int = 1) -> None:
     """Raise ConfigError unless a flow can take vectors of `size` dimensions."""
     if size < 2 or size % 2:
         raise ConfigError(
             f"a flow needs vectors of an even number of dimensions, got {size}: its coupling "
             "halves them"
+        )
+    if levels < 1 or size % 2**levels:
+        raise ConfigError(
+            f"a flow of {levels} levels needs vectors of a multiple of {2**levels} dimensions, got "
+            f"{size}: each halves them"
         )
 
 
@@ -54,17 +60,22 @@ class Flow(nn.Module):
         size: int,
         *,
         blocks: int = 3,
+        levels: int = 1,
         hidden_size: int = 32,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        check_flow_size(size)
+        check_flow_size(size, levels)
         if blocks < 1 or hidden_size < 1:
             raise ConfigError(
                 f"a flow needs at least 1 block and 1 hidden unit, got {blocks} and {hidden_size}"
             )
-        self.size, self.hidden_size = size, hidden_size
-        self.blocks = nn.ModuleList(FlowBlock(size, hidden_size, generator) for _ in range(blocks))
+        self.size, self.hidden_size, self.levels = size, hidden_size, levels
+        self.blocks = nn.ModuleList(
+            FlowBlock(size >> level, hidden_size, generator)
+            for level in range(levels)
+            for _ in range(blocks)
+        )
         self.folded: nn.ModuleList | None = None
 
     @classmethod
@@ -92,21 +103,31 @@ class Flow(nn.Module):
         Glow uses the first batch. A batch of texts is too small to estimate the deviations well, so
         give more vectors than that.
         """
-        for block in self._blocks():
-            x = block.initialise(x)
+        self._through(x, [block.initialise for block in self._blocks()])
 
     def forward(self, x: Tensor) -> Tensor:
         """Map text vectors [B, D] to Gaussian vectors [B, D]."""
-        for block in self.blocks if self.folded is None else self.folded:
+        return self._through(x, list(self.blocks if self.folded is None else self.folded))
+
+    def _through(self, x: Tensor, blocks: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
+        """Apply all blocks; the second half of a level's vectors does not enter the next level."""
+        done: list[Tensor] = []
+        for i, block in enumerate(blocks):
+            if i and i % (len(blocks) // self.levels) == 0:
+                x, rest = x.chunk(2, dim=1)
+                done.insert(0, rest)
             x = block(x)
-        return x
+        return torch.cat([x, *done], dim=1) if done else x
 
     @torch.no_grad()
     def inverse(self, z: Tensor) -> Tensor:
         """Map Gaussian vectors [B, D] to text vectors in the dtype of `z`; compute in float64."""
-        x = z.double()
-        for block in reversed(self._blocks()):
-            x = FoldedBlock(block).inverse(x)
+        exact, blocks = z.double(), self._blocks()
+        x = exact[:, : self.size >> (self.levels - 1)]
+        for i in reversed(range(len(blocks))):
+            x = FoldedBlock(blocks[i]).inverse(x)
+            if i and i % (len(blocks) // self.levels) == 0:
+                x = torch.cat([x, exact[:, x.shape[1] : 2 * x.shape[1]]], dim=1)
         return x.to(z.dtype)
 
     def log_determinant(self) -> Tensor:
@@ -119,7 +140,12 @@ class Flow(nn.Module):
 
 def save_flow(flow: Flow, folder: Path) -> None:
     """Write a flow into the empty `folder`."""
-    config = {"in_features": flow.size, "blocks": len(flow.blocks), "hidden_size": flow.hidden_size}
+    config = {
+        "in_features": flow.size,
+        "blocks": len(flow.blocks) // flow.levels,
+        "levels": flow.levels,
+        "hidden_size": flow.hidden_size,
+    }
     write_json(folder / "config.json", config)
     save_weights(flow.blocks, folder)
 
@@ -131,16 +157,19 @@ def load_flow(folder: Path) -> Flow:
     held = sum(weight.numel() for weight in weights.values())
     try:
         size, blocks, hidden = (int(config[k]) for k in ("in_features", "blocks", "hidden_size"))
-        if blocks * (size**2 + hidden**2) > held:  # refused before they take memory and time
+        levels = int(config.get("levels", 1))
+        if (
+            levels > 64 or blocks * (size**2 + hidden**2) > held
+        ):  # refused before they take memory and time
             raise ValueError(f"{blocks} blocks of {size} and {hidden}, and {held} weights")
         generator = torch.Generator()  # leaves torch's alone; the weights drawn are overwritten
-        flow = Flow(size, blocks=blocks, hidden_size=hidden, generator=generator)
+        flow = Flow(size, blocks=blocks, levels=levels, hidden_size=hidden, generator=generator)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{folder} is not a Flow module: {error}") from error
     load_weights(flow.blocks, weights, folder, noun="Flow")
     for block in flow.blocks:
         linear = cast(FlowBlock, block).linear
-        if not torch.equal(linear.permutation.sort().values, torch.arange(size)):
+        if not torch.equal(linear.permutation.sort().values, torch.arange(len(linear.signs))):
             raise ModelError(f"{folder}: the weight permutation is not a permutation")
         if not bool((linear.signs.abs() == 1).all()):
             raise ModelError(f"{folder}: the weight signs holds other numbers than 1 and -1")

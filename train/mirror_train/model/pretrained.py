@@ -65,6 +65,7 @@ class Pretrained:
     model: PreTrainedModel
     hf_tokenizer: Any
     max_length: int
+    pooler: torch.nn.Linear | None = None
 
     @property
     def public_name(self) -> str:
@@ -153,14 +154,25 @@ def load_pretrained(
     _check_weights(folder, report)
     check_finite(model, folder)
     _check_tokenizer(folder, tokenizer, config)
+    pooler = None
     if family_of(model).pooler:
-        model.pooler = None  # a head for next-sentence prediction, which embeddings do not use
+        # A head for next-sentence prediction, which embeddings do not use.
+        if not any(key.startswith("pooler.") for key in report["missing_keys"]):
+            pooler = getattr(model.pooler, "dense", None)
+        model.pooler = None
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     if declared_text_options(folder).lowercase:
         _add_lowercase(tokenizer.backend_tokenizer)
     return Pretrained(
-        str(name), commit, root, folder, model.eval(), tokenizer, _positions(model, tokenizer)
+        str(name),
+        commit,
+        root,
+        folder,
+        model.eval(),
+        tokenizer,
+        _positions(model, tokenizer),
+        pooler,
     )
 
 

@@ -19,7 +19,8 @@ from mirror_rt.schema import Rule
 
 Level = Literal["word", "phrase", "sentence"]
 Loss = Literal["ntxent", "decoupled", "one_way", "first_view", "multi_similarity"]
-ViewMask = Literal[SpanMask, "tokens"]
+ViewMask = Literal[SpanMask, "tokens", "random-tokens"]
+Mlp = Literal["none", "training", "pooler"]
 RecipePooling = Literal[Pooling, "auto"]
 # Numbers with their ranges.
 Positive = Annotated[float, Rule("greater than 0", lambda value: value > 0)]
@@ -54,8 +55,9 @@ class Recipe(Hyperparameters):
         level: the kind of strings: word, phrase or sentence.
         temperature: tau of the InfoNCE losses; 1 where the loss is `multi_similarity`.
         span_length: characters masked in one copy of each string (k); 0 for none. With the
-            span_mask `tokens`, the most tokens that are.
-        span_mask: how: characters, or `tokens`.
+            span_mask `tokens`, the most tokens that are; with others of footnote 13, how many.
+        span_mask: how: characters, a span of `tokens`, or footnote 13's `words`, `random-tokens`
+            and `reorder`.
         dropout: rate of every dropout of the model, 0 .. 1.
         pooling: the pooling for base models that declare none; `auto` for that of the papers.
         loss: InfoNCE variant, `first_view`, or `multi_similarity` on hard triplets.
@@ -71,6 +73,8 @@ class Recipe(Hyperparameters):
             is set to 0 to replace it.
         same_dropout: a string and its copy get the same dropout ("controlled dropout", a probe:
             the views then differ by masking alone).
+        mlp: a layer with tanh behind the pooling, trained with the model: a new one, in `training`
+            alone (SimCSE, section 6.3), or the base model's `pooler`, which stays (appendix B).
         whitening: power of a whitening layer that is fitted to the base model's vectors of the
             strings, 0 .. 1; 0 for none.
         frozen_layers: number of the model's first layers that are not trained, nor then are its
@@ -104,6 +108,7 @@ class Recipe(Hyperparameters):
     decay: bool = False
     drophead: Rate = 0.0
     same_dropout: bool = False
+    mlp: Mlp = "none"
     whitening: Annotated[float, Rule("in 0 .. 1", lambda power: 0 <= power <= 1)] = 0.0
     frozen_layers: Annotated[int, least(0)] = 0
     span_probability: Annotated[

@@ -38,7 +38,9 @@ class FlowRecipe(Hyperparameters):
     """The hyper-parameters of a flow (BERT-CF, sections 4.2, 5.3; hidden size: BERT-flow's code).
 
     Attributes:
-        blocks: number of blocks of the flow.
+        blocks: number of blocks of each level of the flow.
+        levels: number of levels, after each of which but the last half of the dimensions are left
+            as they are; 1 as in BERT-CF's text, 3 in the code of BERT-flow.
         hidden_size: hidden size of the network in each block's coupling.
         steps: number of steps of AdamW.
         batch_size: number of strings of a step.
@@ -49,6 +51,7 @@ class FlowRecipe(Hyperparameters):
     """
 
     blocks: Annotated[int, least(1)] = 3
+    levels: Annotated[int, least(1)] = 1
     hidden_size: Annotated[int, least(1)] = 32
     steps: Annotated[int, least(1)] = 10_000
     batch_size: Annotated[int, least(1)] = 16
@@ -93,6 +96,10 @@ class CfRecipe(Hyperparameters):
         if self.mirror.pooling == "mean-with-padding" or self.mirror.whitening:
             raise ConfigError(
                 "a flow follows neither the pooling mean-with-padding nor a whitening layer"
+            )
+        if self.mirror.mlp != "none":
+            raise ConfigError(
+                field="mlp", expected="none where a flow follows", value=self.mirror.mlp
             )
 
     def to_dict(self) -> dict[str, Any]:

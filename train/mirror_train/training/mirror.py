@@ -29,28 +29,33 @@ def mirror_trainer(
     precision: Precision,
     processes: Processes,
     layers: Iterable[nn.Module] = (),
+    mlp: nn.Module | None = None,
 ) -> Trainer:
-    """Return the trainer of a model by Mirror-BERT; the layers after its pooling are not trained.
+    """Return the trainer of a model by Mirror-BERT.
+
+    The layers after its pooling are not trained, and an `mlp` after them is.
 
     Where a process's share of a batch is larger than the recipe's batch size, gradients are cached.
     """
     cuda_device.prepare(processes.device)  # while the device's memory is free
+    trained = {} if mlp is None else {"mlp": mlp}
     forward = encoder_forward(
         base,
-        Head([recipe.fixed_pooling], layers),
+        Head([recipe.fixed_pooling], [*layers, *trained.values()]),
         processes.device,
         precision,
         pad_to=pad_length(recipe),
         same_dropout=recipe.same_dropout,
     )
     freeze_layers(base.model, recipe.frozen_layers)
+    modules = nn.ModuleDict({"encoder": base.model} | trained)
     rows = batches.views * recipe.batch_size
     return Trainer(
         steps=MirrorSteps(ViewTokenizer(base, recipe), batches, recipe, processes),
         forward=forward,
-        modules=nn.ModuleDict({"encoder": base.model}),
+        modules=modules,
         optimizer=torch.optim.AdamW(
-            [one for one in base.model.parameters() if one.requires_grad],
+            [one for one in modules.parameters() if one.requires_grad],
             lr=recipe.learning_rate,
             weight_decay=recipe.weight_decay,
             fused=True,
@@ -116,6 +121,7 @@ class ViewTokenizer:
             most=self._recipe.span_length,
             mask_id=self._mask_id,
             special_ids=self._special_ids,
+            scattered=self._recipe.span_mask == "random-tokens",
             first=len(tokens) // batch.views,
         )
 

@@ -6,11 +6,15 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import nn
+
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import ConfigError, Setting
 from mirror_train.data.batches import Batches, check_loss_batch
 from mirror_train.data.training_data import TrainingData
 from mirror_train.model.declared_modules import declared_pooling
+from mirror_train.model.dense import Dense
 from mirror_train.model.dropout import drophead
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
@@ -68,10 +72,18 @@ def tune(
             processes=processes,
         )
         layer = fit_whitening(base, data, recipe, seed=seed, device=run.device)
-        head = Head([recipe.fixed_pooling], [] if layer is None else [layer])
+        layers, mlp = [] if layer is None else [layer], _mlp(base, recipe, seed)
         trainer = mirror_trainer(
-            base, batches, recipe, precision=run.precision, processes=processes, layers=head.layers
+            base,
+            batches,
+            recipe,
+            precision=run.precision,
+            processes=processes,
+            layers=layers,
+            mlp=mlp,
         )
+        kept = [mlp] if mlp is not None and recipe.mlp == "pooler" else []
+        head = Head([recipe.fixed_pooling], [*layers, *kept])
         with drophead(base.model, recipe.drophead):
             encoder = TorchEncoder(base, head=head, pad_to=pad_length(recipe), device=run.device)
             run.train(trainer, "tune", encoder, unit="string", size=loss_batch)
@@ -87,6 +99,24 @@ def tune(
             language=data.language,
             pad_to=pad_length(recipe),
         )
+
+
+def _mlp(base: Pretrained, recipe: Recipe, seed: int) -> Dense | None:
+    """Return the layer that is trained behind the pooling, if the recipe has one."""
+    if recipe.mlp == "none":
+        return None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer = Dense(base.dimension, base.dimension, activation=nn.Tanh())
+        nn.init.normal_(layer.linear.weight, std=0.02)  # as BERT initialises its layers
+        nn.init.zeros_(layer.linear.bias)
+    if recipe.mlp == "pooler":
+        if base.pooler is None:
+            raise ConfigError(
+                field="mlp", expected=f"another, as {base.name} has no pooler", value="pooler"
+            )
+        layer.linear.load_state_dict(base.pooler.state_dict())
+    return layer
 
 
 def load_base(config: TuneConfig) -> Pretrained:
@@ -106,6 +136,10 @@ def check_recipe(recipe: Recipe, data: TrainingData, base: Pretrained, processes
     """Raise ConfigError where a recipe does not fit the data, the model or several processes."""
     base.check_length(recipe.max_length)
     base.check_special_tokens([recipe.fixed_pooling])
+    if recipe.mlp != "none" and (recipe.whitening or recipe.pooling == "mean-with-padding"):
+        raise ConfigError(
+            Setting("mlp"), " goes neither with whitening nor with the pooling mean-with-padding"
+        )
     if recipe.whitening and recipe.pooling == "mean-with-padding":
         raise ConfigError(
             "whitening does not go with the pooling mean-with-padding, whose folder has no list of "
