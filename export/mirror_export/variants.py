@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,13 +164,10 @@ def _compared(
     if native:
         provider = NATIVE
         options = dataclasses.replace(options, providers=NATIVE, variant=name)
-    began = time.perf_counter()
     exported = Encoder(folder, described, options)
-    seconds = time.perf_counter() - began
     report = compare(reference.vectors, exported, reference.texts, GATES[variant.precision])
     parity = report.to_dict() | {
         "provider": provider,
-        "load_seconds": round(seconds, 3),
         "bytes": graph_bytes(folder, variant.file),
     }
     if reference.pairs is not None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import os
 import reprlib
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
@@ -89,8 +91,13 @@ class Provenance(TypedDict):
 
 
 def made_now() -> Provenance:
-    """Return the fields for a file that is written now, by this version."""
+    """Return the fields for a file that is written now, by this version.
+
+    SOURCE_DATE_EPOCH, in seconds since 1970, sets the time, so that a build can be repeated
+    (https://reproducible-builds.org/specs/source-date-epoch).
+    """
     from mirror_rt import __version__  # imported here because looking it up is slow
 
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    seconds = float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+    now = datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
     return {"generator": f"mirror-rt {__version__}", "created": now}

@@ -162,3 +162,22 @@ def test_an_export_shows_its_stages(tiny_bert, tmp_path, capfd, monkeypatch):
     assert "export: 0 of 4 stages (0%)" in shown
     for stage in ("loading the model", "tracing the graph", "comparing fp32 with PyTorch"):
         assert stage in shown
+
+
+def test_an_export_can_be_repeated_byte_for_byte(tiny_bert, tmp_path, monkeypatch, command):
+    """In another process and another folder, at another time."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")
+    options = ["--pooling", "mean", "--precision", "fp32,int8"]
+    config = ExportConfig(
+        str(tiny_bert), tmp_path / "a", pooling="mean", precisions=("fp32", "int8")
+    )
+    export_bundle(config)
+    done = command("export", tiny_bert, "--out", tmp_path / "elsewhere" / "b", *options)
+    assert done.returncode == 0, done.stderr
+    first, second = (
+        {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+        for out in (tmp_path / "a", tmp_path / "elsewhere" / "b")
+    )
+    assert [str(name) for name in first if first[name] != second.get(name)] == []
+    assert first.keys() == second.keys()
+    assert Manifest.read(tmp_path / "a").created == "2026-01-01T00:00:00+00:00"

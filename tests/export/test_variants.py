@@ -408,7 +408,6 @@ def test_spearman_of_both(tiny_bert, tmp_path):
     assert parity["spearman_pairs"] == 4
     assert parity["spearman_pytorch"] == pytest.approx(parity["spearman"])
     assert parity["provider"] == "CPUExecutionProvider"
-    assert parity["load_seconds"] >= 0
     assert parity["bytes"] == (tmp_path / "b" / "onnx" / "model.onnx").stat().st_size
 
 
