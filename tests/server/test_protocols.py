@@ -456,6 +456,7 @@ def test_faults_before_the_port_opens(bundle_copy, tmp_path, cli, monkeypatch):
     fails(2, "is one bundle, not a pack", bundle_copy, "--lang", "fr")
     fails(2, "has no 'de'; it has fr", pack, "--lang", "de")
     fails(2, "the API keys of", bundle_copy, "--api-keys-file", tmp_path / "none")
+    fails(2, "the API keys of", tmp_path / "nowhere", "--api-keys-file", tmp_path / "none")
     fails(2, "the API keys of", bundle_copy, "--api-keys-file", tmp_path)
     fails(2, "has no API key", bundle_copy, "--api-keys-file", empty)
     fails(2, "TLS needs both a certificate and its key: give --tls-certificate", bundle_copy,

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mirror_rt.server.admission.api_keys import ApiKeys
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.http import open_inference, openai, pages, tei
@@ -53,8 +54,9 @@ def create_app(source: str | Path | Models, config: ServerConfig | None = None) 
         ProviderError: the execution providers are not available.
     """
     config = config or ServerConfig()
+    keys = ApiKeys(config.api_keys, config.api_keys_file)  # first: models take long to load
     models = source if isinstance(source, Models) else load_models(source, config)
-    registry = Registry(models, config)
+    registry = Registry(models, config, keys)
     if not isinstance(source, Models):
         registry.reload_from(lasting(source))
 

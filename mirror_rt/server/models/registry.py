@@ -72,13 +72,13 @@ class Generation:
 class Registry:
     """The state that all request handlers share. Its models may be replaced while they serve."""
 
-    def __init__(self, models: Models, config: ServerConfig) -> None:
+    def __init__(self, models: Models, config: ServerConfig, keys: ApiKeys) -> None:
         self.config = config
         self.began = time.monotonic()
         self.metrics = Metrics()
         self.recent = Recent()
         self.tracing = tracing_from_environment()
-        self.keys = ApiKeys(config.api_keys, config.api_keys_file)
+        self.keys = keys
         self.bodies = BodyRoom(max(_BODIES * config.max_body_bytes, _MOST_BYTES))
         self.unread = Unread(_MOST_BYTES)
         self._now = self._serving(models)
