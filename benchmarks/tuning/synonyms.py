@@ -97,7 +97,7 @@ def strings(run, arguments):
     table = arguments.work / "en-fr.tsv"
     if not table.exists():
         write_translations(arguments.dictionary, table)
-    return ["--recipe", "synonyms", "--data", table, "--lang", language, "--movement", 1.8e-3]
+    return ["--recipe", "synonyms", "--data", table, "--lang", language, "--kept-neighbours", 0.44]
 
 
 def tuned_cosines(run, seed, arguments, options):

@@ -1,4 +1,4 @@
-"""The budget of movement: how many steps a recipe takes, by its rates and the base's room."""
+"""Where a run ends before its epochs: by the sum of its rates, or by neighbours that are lost."""
 
 import json
 
@@ -9,10 +9,29 @@ from mirror_rt import ConfigError
 from mirror_train import TrainingData, TuneConfig, load_recipe, tune
 from mirror_train.data import installed_thesauri
 from mirror_train.training.loop import rate_factor
-from mirror_train.training.movement import mean_cosine, steps_within
+from mirror_train.training.movement import Neighbours, common_words, planned_steps
 
 WORDS = [f"{a}{b}" for a in ("river", "town", "old", "hall") for b in "abcdefghij"]
+DATA = TrainingData(WORDS, WORDS, None, "words")
 RECIPE = load_recipe("synonyms").replace(batch_size=10, epochs=5)
+
+
+@pytest.fixture
+def run(tiny_bert, tmp_path):
+    """Tune on 40 strings, and return what mirror.json records of the training."""
+
+    def tuned(name="out", **changes):
+        recipe = RECIPE.replace(**changes)
+        config = TuneConfig(
+            out=tmp_path / name, model=str(tiny_bert), precision="fp32", recipe=recipe
+        )
+        report = tune(DATA, config)
+        made = json.loads((config.out / "mirror.json").read_text())["training"]
+        assert made["steps"] == len(report.stats.losses)
+        assert made["movement"] == pytest.approx(report.stats.movement, rel=1e-3)
+        return made
+
+    return tuned
 
 
 def moved(recipe, steps):
@@ -25,49 +44,79 @@ def moved(recipe, steps):
 
 @pytest.mark.parametrize("schedule", [{}, {"warm_up": 0.2}, {"warm_up": 0.1, "decay": True}])
 def test_the_largest_number_of_steps_within_the_budget(schedule):
-    recipe = RECIPE.replace(learning_rate=2e-5, **schedule)
     for budget in (1e-4, 2.5e-4, 1e-3):
-        steps = steps_within(budget, recipe, most=1000)
+        recipe = RECIPE.replace(learning_rate=2e-5, epochs=1000, **schedule)
+        recipe = recipe.replace(movement=budget)
+        steps = planned_steps(recipe, 40, 10)
         assert moved(recipe, steps) <= budget * (1 + 1e-6) < moved(recipe, steps + 1)
-    assert steps_within(1e-3, recipe, most=7) == 7
-    assert steps_within(1e-6, recipe, most=7) == 0
+    assert planned_steps(recipe.replace(epochs=2, movement=1e-3), 40, 10) == 8
+    assert planned_steps(recipe.replace(movement=1e-6), 40, 10) == 1
+    assert planned_steps(recipe.replace(steps=3), 40, 10) == 3
 
 
-def test_the_mean_cosine_is_that_of_all_pairs():
-    rows = np.random.default_rng(0).normal(size=(20, 5)).astype(np.float32) + 1
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    above = np.triu_indices(20, 1)
-    assert mean_cosine(rows) == pytest.approx((unit @ unit.T)[above].mean(), abs=1e-6)
-
-
-def test_a_run_ends_where_its_budget_does(tiny_bert, tmp_path):
+def test_a_run_ends_where_its_budget_does(run):
     """The same budget in half as many steps at twice the rate; without one, all epochs."""
-    data = TrainingData(WORDS, WORDS, None, "words")
-    steps = {}
-    for rate, movement in ((1e-3, 0.02), (2e-3, 0.02), (1e-3, None)):
-        recipe = RECIPE.replace(learning_rate=rate, movement=movement, steps=None)
-        out = tmp_path / f"{rate}-{movement}"
-        report = tune(data, TuneConfig(out=out, model=str(tiny_bert), recipe=recipe))
-        steps[rate, movement] = len(report.stats.losses)
-        made = json.loads((out / "mirror.json").read_text())
-        assert made["training"]["movement"] == pytest.approx(report.stats.movement, rel=1e-3)
-        assert report.stats.movement == pytest.approx(rate * len(report.stats.losses))
-        assert made["recipe"]["movement"] == movement
-    assert steps[1e-3, None] == 20
-    assert 2 <= steps[1e-3, 0.02] < 20
-    assert steps[2e-3, 0.02] == steps[1e-3, 0.02] // 2
+    made = run(learning_rate=1e-4, movement=6e-4)
+    assert (made["steps"], made["movement"]) == (6, 6e-4)
+    assert "kept_neighbours" not in made
+    assert run("twice", learning_rate=2e-4, movement=6e-4)["steps"] == 3
+    assert run("epochs", learning_rate=1e-4)["steps"] == 20
 
 
-def test_epochs_and_steps_go_before_the_budget(tiny_bert, tmp_path):
-    assert load_recipe("synonyms").movement is not None
-    assert load_recipe("synonyms").replace(epochs=2).movement is None
-    assert RECIPE.replace(steps=9).replace(movement=1e-3).steps is None
-    with pytest.raises(ConfigError, match="movement must be greater than 0, got 0"):
-        RECIPE.replace(movement=0)
-    data = TrainingData(WORDS, WORDS, None, "words")
-    recipe = RECIPE.replace(movement=1e-9, steps=3)
-    report = tune(data, TuneConfig(out=tmp_path / "out", model=str(tiny_bert), recipe=recipe))
-    assert len(report.stats.losses) == 3
+def test_a_run_ends_where_neighbours_are_lost(run):
+    """At a high rate after a few steps, at a low one not at all."""
+    made = run(learning_rate=3e-2, kept_neighbours=0.9)
+    assert 2 <= made["steps"] < 20
+    assert made["steps"] % 2 == 0
+    assert made["kept_neighbours"] < 0.9
+    slow = run("slow", learning_rate=1e-9, kept_neighbours=0.9)
+    assert slow["steps"] == 20
+    assert slow["kept_neighbours"] > 0.9
+
+
+class Fixed:
+    """Gives each text the row of a table, which a test changes."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def encode(self, texts, **options):
+        return self.rows[: len(texts)]
+
+
+def test_neighbours_are_the_nearest_without_the_mean():
+    rows = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    encoder = Fixed(rows)
+    watched = Neighbours(encoder, WORDS, least=0.5)
+    encoder.rows = 3 * rows + 7  # neither the scale nor a direction that all share
+    assert not watched.lost()
+    assert watched.kept == 1
+    encoder.rows = np.random.default_rng(1).normal(size=(40, 8)).astype(np.float32)
+    assert watched.lost()
+    assert 0 < watched.kept < 0.5
+    few = Neighbours(Fixed(rows[:3]), WORDS[:3], least=0.5)
+    assert not few.lost()
+
+
+def test_frequent_words_of_the_language_are_watched():
+    import wordfreq
+
+    data = TrainingData(WORDS, WORDS, None, "words", "fr")
+    assert common_words(data) == wordfreq.top_n_list("fr", 1000)
+    assert common_words(DATA) == WORDS
+    assert common_words(TrainingData(WORDS, WORDS, None, "words", "gl")) == WORDS
+
+
+def test_epochs_and_steps_on_the_command_line_go_first():
+    recipe = load_recipe("synonyms")
+    assert (recipe.movement, recipe.kept_neighbours) != (None, None)
+    for changes in ({"epochs": 2}, {"steps": 9}):
+        changed = recipe.replace(**changes)
+        assert (changed.movement, changed.kept_neighbours) == (None, None)
+    assert recipe.replace(steps=9).replace(movement=1e-3).steps is None
+    for name, message in (("movement", "greater than 0"), ("kept_neighbours", "in 0 .. 1")):
+        with pytest.raises(ConfigError, match=f"{name} must be {message}, got -1"):
+            recipe.replace(**{name: -1})
 
 
 def test_all_thesauri_in_one_run(cli, tiny_bert, tmp_path, monkeypatch):

@@ -86,9 +86,10 @@ class Recipe(Hyperparameters):
         ms_beta: beta of `multi_similarity`, the weight of negatives.
         ms_base: the cosine that `multi_similarity` compares both with.
         triplet_margin: margin of a hard triplet's distances, for `multi_similarity`.
-        movement: ends the run before the learning rates of its steps add up to more than this times
-            the room of the base model, 1 - the mean cosine of its vectors of the strings (see
-            `mirror_train.training.movement`); a recipe without it has no such end.
+        movement: the most that the learning rates of all steps may add up to, which ends the run
+            before its epochs; None for any sum (see `mirror_train.training.movement`).
+        kept_neighbours: ends the run when frequent words have kept less than this share of the ten
+            nearest that the base model gave them, 0 .. 1; None to measure none.
     """
 
     level: Level
@@ -119,6 +120,7 @@ class Recipe(Hyperparameters):
     ms_base: Annotated[float, Rule("a cosine, -1 to 1", lambda cosine: -1 <= cosine <= 1)] = 0.5
     triplet_margin: float = 0.2
     movement: Annotated[float | None, Rule("greater than 0", lambda value: value > 0)] = None
+    kept_neighbours: Annotated[float | None, Rule("in 0 .. 1", lambda kept: 0 <= kept <= 1)] = None
 
     def __post_init__(self) -> None:
         Hyperparameters.__post_init__(self)
@@ -143,12 +145,12 @@ class Recipe(Hyperparameters):
         """Return a copy with some fields changed and checked; epochs or movement replace the steps.
 
         Otherwise they would be ignored where the recipe counts steps; and a number of epochs would
-        be where the recipe's movement ends a run before.
+        be where something else ends the recipe's runs before.
         """
         if {"epochs", "movement"} & changes.keys():
             changes.setdefault("steps", None)
-        if "epochs" in changes:
-            changes.setdefault("movement", None)
+        if {"epochs", "steps"} & changes.keys():
+            changes = {"movement": None, "kept_neighbours": None} | changes
         return dataclasses.replace(self, **changes)
 
     @property

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,10 @@ from mirror_train.training.checkpoint import (
 )
 from mirror_train.training.gradient_caching import GradCache
 
+if TYPE_CHECKING:
+    from mirror_train.training.movement import Neighbours
+
+_NEIGHBOURS_EVERY = 2  # steps; a measurement takes about as long as one
 _AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -130,6 +134,7 @@ class Trainer:
         warm_up: the share of the steps over which the learning rates rise.
         decay: whether they fall to 0 over the others, or stay.
         selection: chooses the weights to end with; None for those of the last step.
+        neighbours: ends the run when too few are kept; measured every second step.
         advice: what to try where the loss diverges.
     """
 
@@ -144,6 +149,7 @@ class Trainer:
     warm_up: float = 0.0
     decay: bool = False
     selection: Selection | None = None
+    neighbours: Neighbours | None = None
     advice: str = "a lower --learning-rate or --precision fp32"
     stats: TrainingStats = field(init=False, default_factory=TrainingStats)
     _scaler: torch.amp.GradScaler = field(init=False)
@@ -175,18 +181,29 @@ class Trainer:
             for step in range(start, total):
                 on_step(self._step(step))
                 done = step + 1
+                if self._lost(done):
+                    total = done
                 if self.selection is not None:
                     self.selection.after(done, total, self.modules, self.processes)
                 (stop,) = self.processes.total(interrupted.is_set())
                 if stop and done < total:
                     path = self._save(store, done)
                     raise Interrupted(done, total, str(path))
+                if done == total:
+                    break
                 if checkpoint_every and done % checkpoint_every == 0:
                     self._save(store, done)
         if self.selection is not None:
             self.modules.load_state_dict(self.selection.best["weights"])
         self._train_mode(on=False)
         return self.stats
+
+    def _lost(self, done: int) -> bool:
+        """Tell whether the weights are too far from those of the base model to go on."""
+        if self.neighbours is None or done % _NEIGHBOURS_EVERY:
+            return False
+        self._train_mode(on=False)
+        return self.processes.in_first(self.neighbours.lost)
 
     def _step(self, step: int) -> float:
         began = time.perf_counter()

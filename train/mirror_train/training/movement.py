@@ -1,52 +1,37 @@
-"""How many steps a run may take before the weights have moved too far from those of the base model.
+"""Where a run ends before its epochs do: when the weights have moved too far from the base model.
 
 An epoch is the wrong unit: a thesaurus of 10,000 pairs moves the weights five times as far as one
-of 2,000, and what the base model knows about all other words wears off. AdamW moves every weight by
-about the learning rate in a step, so the sum of the rates says how far. How far is too far depends
-on the base model: in a narrow cone of vectors the same step is a larger part of what tells two
-words apart. So the budget is a multiple of the room in the cone, 1 - the mean cosine of random
-strings.
+of 2,000, and what the base model knows about all other words wears off. Two things say how far they
+are. AdamW moves every weight by about the learning rate in a step, so the sum of the rates is a
+budget. And words have other words near them than they had: the share of neighbours that are kept
+needs no human scores, and falls the faster the less the pairs agree with the base model.
 """
 
 from __future__ import annotations
 
 import bisect
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
-from mirror_train.compute.processes import Processes
+from mirror_rt.encoding.batch_encoder import EmbeddingModel
+from mirror_rt.errors import ConfigError, MissingDependencyError
+from mirror_train.data.strings import word_list
 from mirror_train.data.training_data import TrainingData
-from mirror_train.model.pooling_head import Head
-from mirror_train.model.pretrained import Pretrained
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.loop import rate_factor
-from mirror_train.training.whitening import sample_vectors
 
-_SAMPLE = 1000
-
-
-def movement_steps(
-    base: Pretrained,
-    data: TrainingData,
-    recipe: Recipe,
-    loss_batch: int,
-    *,
-    seed: int,
-    processes: Processes,
-) -> int | None:
-    """Return the number of steps that `Recipe.movement` leaves of the epochs; None without one."""
-    if recipe.movement is None or recipe.steps is not None:
-        return None
-    head = Head([recipe.fixed_pooling])
-    vectors = sample_vectors(base, head, data, seed, processes.device, most=_SAMPLE)
-    # All processes have to take the same number of steps, whatever the last digits of the vectors.
-    room = processes.mean(1 - mean_cosine(vectors))
-    most = recipe.epochs * (len(data) // loss_batch)
-    return max(1, steps_within(recipe.movement * room, recipe, most=most))
+_WORDS, _NEAREST = 1000, 10
 
 
-def steps_within(budget: float, recipe: Recipe, *, most: int) -> int:
-    """Return the largest number of steps, at most `most`, whose rates add up to the budget."""
+def planned_steps(recipe: Recipe, pairs: int, loss_batch: int) -> int:
+    """Return the number of steps: the recipe's, or those of its epochs within its movement."""
+    if recipe.steps is not None:
+        return recipe.steps
+    most = recipe.epochs * (pairs // loss_batch)
+    if recipe.movement is None:
+        return most
 
     def moved(steps: int) -> float:
         factors = (
@@ -55,11 +40,56 @@ def steps_within(budget: float, recipe: Recipe, *, most: int) -> int:
         )
         return recipe.learning_rate * sum(factors)
 
-    return bisect.bisect_right(range(1, most + 1), budget * (1 + 1e-9), key=moved)
+    budget = recipe.movement * (1 + 1e-9)  # sums of rates are rounded
+    return max(1, bisect.bisect_right(range(1, most + 1), budget, key=moved))
 
 
-def mean_cosine(vectors: np.ndarray) -> float:
-    """Return the mean cosine of pairs of different rows of float32 [n, D], n at least 2."""
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    n = len(unit)
-    return float((np.square(unit.sum(axis=0, dtype=np.float64)).sum() - n) / (n * (n - 1)))
+@dataclass(slots=True)
+class Neighbours:
+    """The nearest of each of some words; a run ends when too few of the base model's are kept.
+
+    It is made before the first step.
+
+    Attributes:
+        encoder: gives the vectors of the current weights.
+        words: the words.
+        least: the share of neighbours to keep, 0 .. 1.
+        kept: the share that was kept when it was last measured.
+    """
+
+    encoder: EmbeddingModel
+    words: list[str]
+    least: float
+    kept: float = field(init=False, default=1.0)
+    _before: npt.NDArray[np.bool_] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._before = self._nearest()
+
+    def lost(self) -> bool:
+        """Measure the current weights, and tell whether fewer than `least` are kept."""
+        now = self._nearest()
+        self.kept = float((now & self._before).sum() / now.sum())
+        return self.kept < self.least
+
+    def _nearest(self) -> npt.NDArray[np.bool_]:
+        """Return bool [n, n]: the ten words with the highest cosines of each, without the mean."""
+        x = np.array(self.encoder.encode(self.words, normalize_embeddings=False), dtype=np.float32)
+        x -= x.mean(axis=0)
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        cosines = x @ x.T
+        np.fill_diagonal(cosines, -np.inf)
+        count = min(_NEAREST, len(x) - 1)
+        found = np.zeros(cosines.shape, dtype=np.bool_)
+        np.put_along_axis(found, np.argsort(-cosines, axis=1)[:, :count], values=True, axis=1)
+        return found
+
+
+def common_words(data: TrainingData) -> list[str]:
+    """Return frequent words of the data's language; its strings where there is no list of them."""
+    if data.language is not None:
+        try:
+            return word_list(data.language, top=_WORDS).first
+        except (ConfigError, MissingDependencyError):
+            pass  # the strings to tune on are the next best
+    return list(dict.fromkeys(data.first))[:_WORDS]

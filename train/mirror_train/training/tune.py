@@ -20,9 +20,9 @@ from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.recipes.recipe import Recipe
-from mirror_train.training.loop import TrainingStats
+from mirror_train.training.loop import Trainer
 from mirror_train.training.mirror import mirror_trainer, pad_length
-from mirror_train.training.movement import movement_steps
+from mirror_train.training.movement import Neighbours, common_words, planned_steps
 from mirror_train.training.run import TuneReport, begun
 from mirror_train.training.run_config import TuneConfig
 from mirror_train.training.whitening import centre_again, fit_whitening
@@ -66,7 +66,7 @@ def tune(
             data,
             recipe,
             loss_batch=loss_batch,
-            steps=movement_steps(base, data, recipe, loss_batch, seed=seed, processes=processes),
+            steps=planned_steps(recipe, len(data), loss_batch),
             seed=seed,
             mask_token=base.mask_token,
             processes=processes,
@@ -86,6 +86,9 @@ def tune(
         head = Head([recipe.fixed_pooling], [*layers, *kept])
         with drophead(base.model, recipe.drophead):
             encoder = TorchEncoder(base, head=head, pad_to=pad_length(recipe), device=run.device)
+            if recipe.kept_neighbours is not None:
+                words = common_words(data)
+                trainer.neighbours = Neighbours(encoder, words, recipe.kept_neighbours)
             run.train(trainer, "tune", encoder, unit="string", size=loss_batch)
         if layer is not None:
             centre_again(base, layer, data, recipe, seed=seed, device=run.device)
@@ -94,7 +97,7 @@ def tune(
             trainer.stats,
             recipe=dataclasses.asdict(recipe),
             data=data.summary(),
-            training=_speed(trainer.stats, loss_batch),
+            training=_speed(trainer, loss_batch),
             level=recipe.level,
             language=data.language,
             pad_to=pad_length(recipe),
@@ -124,8 +127,9 @@ def load_base(config: TuneConfig) -> Pretrained:
     return load_pretrained(config.model, dropout=config.recipe.dropout, **config.load_options())
 
 
-def _speed(stats: TrainingStats, loss_batch: int) -> dict[str, Any]:
-    return {
+def _speed(trainer: Trainer, loss_batch: int) -> dict[str, Any]:
+    stats, near = trainer.stats, trainer.neighbours
+    return ({} if near is None else {"kept_neighbours": round(near.kept, 4)}) | {
         "loss_batch": loss_batch,
         "strings_per_second": round(loss_batch * len(stats.losses) / stats.seconds, 1),
         "padding_percent": round(stats.padding_percent, 2),

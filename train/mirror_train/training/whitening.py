@@ -40,7 +40,7 @@ def fit_whitening(
     """
     if not recipe.whitening:
         return None
-    vectors = sample_vectors(base, Head([recipe.fixed_pooling]), data, seed, device)
+    vectors = _sample_vectors(base, Head([recipe.fixed_pooling]), data, seed, device)
     return whitening_layer(vectors, recipe.whitening).to(device)
 
 
@@ -59,25 +59,19 @@ def centre_again(
 
     `layer` is what `fit_whitening` returned for the other arguments; it is changed in place.
     """
-    vectors = sample_vectors(base, Head([recipe.fixed_pooling], [layer]), data, seed, device)
+    vectors = _sample_vectors(base, Head([recipe.fixed_pooling], [layer]), data, seed, device)
     layer.linear.bias.data -= torch.from_numpy(vectors.mean(axis=0, dtype=np.float64)).to(
         layer.linear.bias
     )
 
 
-def sample_vectors(
-    base: Pretrained,
-    head: Head,
-    data: TrainingData,
-    seed: int,
-    device: torch.device,
-    *,
-    most: int = _SAMPLE,
+def _sample_vectors(
+    base: Pretrained, head: Head, data: TrainingData, seed: int, device: torch.device
 ) -> Vectors:
-    """Return the vectors of at most `most` random strings, float32 [n, D], not normalised."""
+    """Return the vectors of at most 5,000 random strings, float32 [n, D], not normalised."""
     strings = sorted({*data.first, *data.second})
-    if len(strings) > most:
-        chosen = np.random.default_rng(seed).choice(len(strings), most, replace=False)
+    if len(strings) > _SAMPLE:
+        chosen = np.random.default_rng(seed).choice(len(strings), _SAMPLE, replace=False)
         strings = [strings[i] for i in np.sort(chosen)]
     encoder = TorchEncoder(base, head=head, device=device)
     return np.asarray(encoder.encode(strings, normalize_embeddings=False))
