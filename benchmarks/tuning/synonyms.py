@@ -97,7 +97,7 @@ def strings(run, arguments):
     table = arguments.work / "en-fr.tsv"
     if not table.exists():
         write_translations(arguments.dictionary, table)
-    return ["--recipe", "synonyms", "--data", table, "--lang", language, "--kept-neighbours", 0.44]
+    return ["--recipe", "synonyms", "--data", table, "--lang", language, "--epochs", 1]
 
 
 def tuned_cosines(run, seed, arguments, options):
