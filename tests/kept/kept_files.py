@@ -82,7 +82,7 @@ def write(out):
     words = sorted({word for text in TEXTS for word in text.split()})[:16]
     (out / "words.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
     with patch.object(CheckpointStore, "remove"):
-        tuned = [tune_kept(out, language, checkpoint_every=2).out for language in ("en", "ru")]
+        tuned = [tune_kept(out, language, checkpoint_every=1).out for language in ("en", "ru")]
     add_head(tuned[0])
     options = ExportConfig("", out / "pack", parity_texts=TEXTS, precisions=("fp32", "int8"),
                            force=True)  # fmt: skip
@@ -96,7 +96,9 @@ def write(out):
 
 
 if __name__ == "__main__":
-    out = KEPT / __version__
+    making, out = KEPT / ".making", KEPT / __version__
+    shutil.rmtree(making, ignore_errors=True)
+    write(making)
     shutil.rmtree(out, ignore_errors=True)
-    write(out)
+    making.rename(out)
     print(f"wrote {sum(f.stat().st_size for f in out.rglob('*') if f.is_file()):,} bytes to {out}")  # noqa: T201

@@ -121,7 +121,7 @@ def test_a_newer_checkpoint_is_refused_by_name(kept):
     import torch
     from kept_files import tune_kept
 
-    path = kept / "tuned" / "en.checkpoints" / "step-00000002.pt"
+    path = kept / "tuned" / "en.checkpoints" / "step-00000001.pt"
     torch.save(torch.load(path, weights_only=True) | {"format": 99}, path)
     with pytest.raises(ConfigError, match="it has format 99, this version reads"):
         tune_kept(kept, "en", resume=True)
