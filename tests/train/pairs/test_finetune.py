@@ -115,6 +115,7 @@ def test_bad_input(file, configure):
     texts = file("t.tsv", "text\tlabel", *(f"a{i}\t{i % 3}" for i in range(20)))
     other = file("o.tsv", "text\tlabel", "x\t3", "y\t1")
     large = file("l.tsv", "text1\ttext2\tscore", *(f"a{i}\tb{i}\t{i}000" for i in range(20)))
+    same = file("e.tsv", "text\tlabel", *(f"a{i}\tsame" for i in range(20)))
     flat = file("f.tsv", "text1\ttext2\tscore", *(f"a{i}\tb{i}\t4" for i in range(20)))
     for error, message, arguments in [
         (ConfigError, "needs the labels in order", {"train": pairs, "layer": "cosine"}),
@@ -126,6 +127,7 @@ def test_bad_input(file, configure):
         (DataError, "3 cells, expected at least 4",
          {"train": pairs, "fields": ["1", "2"], "label_field": "4"}),
         (ConfigError, "top must be at least 2", {"train": pairs, "top": 1}),
+        (DataError, "all rows have the label 'same', so none is learnt", {"train": same}),
     ]:  # fmt: skip
         with pytest.raises(error, match=message):
             load_task_data(**arguments)

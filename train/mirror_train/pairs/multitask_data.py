@@ -137,6 +137,8 @@ def load_task_data(
     _check_top(top)
     read = partial(read_labelled, layer=layer, fields=fields, label_field=label_field)
     first = read(train, labels=labels)
+    if len(first.labels) == 1:
+        raise DataError(f"{train}: all rows have the label {first.labels[0]!r}, so none is learnt")
     if layer == "cosine" and (first.second is None or len(first.labels) not in (0, 2)):
         raise ConfigError("a cosine takes pairs of texts, with two classes or with values")
     if layer == "cosine" and not labels and first.labels not in ((), ("0", "1")):

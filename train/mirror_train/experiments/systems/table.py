@@ -127,6 +127,8 @@ SYSTEMS: dict[str, System] = {
                 span_length=0, epochs=1, batch_size=256),
         _mirror("mirror-tokens", "the first step of cf: masked spans of tokens", "BERT-CF, 4.1",
                 "sentences", Inputs.sentences, "cf", Claim(BASE, _STS)),
+        _mirror("mirror-dropout", "the first step of cf-simcse: dropout alone", "BERT-CF, 6.1",
+                "sentences", Inputs.sentences, "cf", Claim(BASE, _STS), span_length=0),
         System("flow", "a flow over frozen vectors, on sentences", "BERT-flow (Li et al. 2020)",
                ("sentences",), FlowRecipe, tuning.tune_flow, (Claim(BASE, _STS),)),
         System("cf", "Mirror-BERT with token spans, then a regularised flow", "BERT-CF",
