@@ -43,7 +43,6 @@ from mirror_train.recipes.recipe import load_recipe
 from mirror_train.training.checkpoint import CheckpointStore
 from mirror_train.training.loop import Selection
 from mirror_train.training.mirror import mirror_trainer
-from mirror_train.training.movement import mean_cosine
 from mirror_train.training.whitening import fit_whitening
 
 CANDIDATES, NEIGHBOURHOOD, NEAREST = 2500, 1000, 10
@@ -138,7 +137,9 @@ def follow(model, language, source, seed, arguments):
         {"movement": round(step * recipe.learning_rate, 9)} | found
         for step, found in zip(steps, curve, strict=True)
     ]
-    return {"pairs": len(data), "room": 1 - mean_cosine(vectors), "curve": rows}
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = (unit @ unit.T)[np.triu_indices(len(unit), 1)]
+    return {"pairs": len(data), "room": float(1 - cosines.mean()), "curve": rows}
 
 
 def plot(runs, path):
