@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
-from mirror_rt.errors import BundleError, BundleVersionError
+from mirror_rt.errors import BundleError, BundleVersionError, ConfigError
 from mirror_rt.schema import check_values
 
 # More than 100 times the size of a pack.json of 100 languages; so much takes half a second to parse
@@ -95,9 +95,16 @@ def made_now() -> Provenance:
 
     SOURCE_DATE_EPOCH, in seconds since 1970, sets the time, so that a build can be repeated
     (https://reproducible-builds.org/specs/source-date-epoch).
+
+    Raises:
+        ConfigError: SOURCE_DATE_EPOCH is no such number.
     """
     from mirror_rt import __version__  # imported here because looking it up is slow
 
-    seconds = float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
-    now = datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
-    return {"generator": f"mirror-rt {__version__}", "created": now}
+    said = os.environ.get("SOURCE_DATE_EPOCH")
+    try:
+        now = datetime.datetime.fromtimestamp(int(said) if said else time.time(), datetime.UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        expected = "whole seconds since 1970, such as those of git log -1 --format=%ct"
+        raise ConfigError(f"SOURCE_DATE_EPOCH is {said!r}, expected {expected}") from error
+    return {"generator": f"mirror-rt {__version__}", "created": now.isoformat(timespec="seconds")}

@@ -181,3 +181,10 @@ def test_an_export_can_be_repeated_byte_for_byte(tiny_bert, tmp_path, monkeypatc
     assert [str(name) for name in first if first[name] != second.get(name)] == []
     assert first.keys() == second.keys()
     assert Manifest.read(tmp_path / "a").created == "2026-01-01T00:00:00+00:00"
+
+
+def test_a_date_that_is_none_is_refused(tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+    with pytest.raises(ConfigError, match="SOURCE_DATE_EPOCH is 'yesterday', expected whole sec"):
+        export_bundle(ExportConfig(str(tiny_bert), tmp_path / "a", pooling="mean"))
+    assert not (tmp_path / "a").exists()

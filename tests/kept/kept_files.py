@@ -1,11 +1,11 @@
 """Write small files of every format that this version has, which later versions must still read.
 
-Run it once for a release, and commit what it writes: `python tests/kept/kept_files.py`.
+Run it once for a release, and commit what it writes:
+`PYTHONPATH=tests/support/models python tests/kept/kept_files.py`.
 """
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -14,18 +14,16 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
+from mirror_export import ExportConfig, export_pack
+from mirror_rt import Encoder, __version__
+from mirror_rt.bulk import DatasetConfig, encode_dataset
+from mirror_rt.heads.task_heads import Heads, TaskHead
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_train import TuneConfig, load_recipe, load_training_data, tune
+from mirror_train.training.checkpoint import CheckpointStore
+from tiny_models import SENTENCES, TINY, make_tokenizer
+
 KEPT = Path(__file__).parent
-sys.path[:0] = [str(KEPT.parent / "support"), str(KEPT.parent / "support" / "models")]
-
-from mirror_export import ExportConfig, export_pack  # noqa: E402
-from mirror_rt import Encoder, __version__  # noqa: E402
-from mirror_rt.bulk import DatasetConfig, encode_dataset  # noqa: E402
-from mirror_rt.heads.task_heads import Heads, TaskHead  # noqa: E402
-from mirror_rt.inference.load_options import LoadOptions  # noqa: E402
-from mirror_train import TuneConfig, load_recipe, load_training_data, tune  # noqa: E402
-from mirror_train.training.checkpoint import CheckpointStore  # noqa: E402
-from tiny_models import SENTENCES, TINY, _make_tokenizer  # noqa: E402
-
 TEXTS = [*SENTENCES[:4], "the river", "a doctor"]
 SERVER = """source = "pack"
 port = 8099
@@ -38,7 +36,7 @@ on_too_long = "truncate"
 
 def write_model(folder):
     """Write a BERT of one layer and 16 dimensions: 40 kB."""
-    tokenizer = _make_tokenizer(TINY["bert"], SENTENCES[:4])
+    tokenizer = make_tokenizer(TINY["bert"], SENTENCES[:4])
     torch.manual_seed(0)
     size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = BertConfig(vocab_size=tokenizer.get_vocab_size(), intermediate_size=32,
@@ -101,4 +99,3 @@ if __name__ == "__main__":
     write(making)
     shutil.rmtree(out, ignore_errors=True)
     making.rename(out)
-    print(f"wrote {sum(f.stat().st_size for f in out.rglob('*') if f.is_file()):,} bytes to {out}")  # noqa: T201

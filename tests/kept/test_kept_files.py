@@ -46,7 +46,7 @@ def texts(kept):
 
 
 def test_this_version_keeps_its_files():
-    assert __version__ in VERSIONS, f"python {KEPT / 'kept_files.py'} writes those of {__version__}"
+    assert __version__ in VERSIONS, f"{KEPT / 'kept_files.py'} writes those of {__version__}"
 
 
 @pytest.mark.parametrize(("variant", "least"), [("fp32", 1 - 1e-5), ("int8", 0.95)])

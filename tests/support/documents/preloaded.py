@@ -5,6 +5,7 @@ As a script it is that process (`preloaded.py serve SOCKET`), or the command tha
 """
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -38,10 +39,9 @@ def preloaded(folder):
 
 def serve(path):
     """Import what takes long; then answer each request in a process of its own."""
-    from transformers.models.bert import modeling_bert  # noqa: F401
-
-    from mirror_export import export_bundle  # noqa: F401
-    from mirror_train import TorchEncoder, tune  # noqa: F401
+    for name in ("transformers.models.bert.modeling_bert", "mirror_export.export",
+                 "mirror_train.training.tune"):  # fmt: skip
+        importlib.import_module(name)
 
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)

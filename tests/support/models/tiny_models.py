@@ -82,7 +82,7 @@ def _rank_pieces(words: Iterable[str], size: int, inner: str = "") -> list[tuple
     return [(piece, math.log(counts[piece] / total)) for piece in sorted(counts, key=rank)[:size]]
 
 
-def _make_tokenizer(tiny: Tiny, texts: list[str]):
+def make_tokenizer(tiny: Tiny, texts: list[str]):
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
     special = [token for _, token in tiny.tokens]
@@ -129,7 +129,7 @@ def make_model(family: str, folder: Path, texts: list[str], *, seed: int = 0) ->
     from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
     tiny = TINY[family]
-    tokenizer = _make_tokenizer(tiny, texts + SENTENCES)
+    tokenizer = make_tokenizer(tiny, texts + SENTENCES)
     size = {
         "vocab_size": tokenizer.get_vocab_size(),
         "hidden_size": 32,

@@ -10,6 +10,7 @@ needs no human scores, and falls the faster the less the pairs agree with the ba
 from __future__ import annotations
 
 import bisect
+import logging
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +22,8 @@ from mirror_train.data.strings import word_list
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.loop import rate_factor
+
+logger = logging.getLogger("mirror_train")
 
 _WORDS, _NEAREST = 1000, 10
 
@@ -90,6 +93,6 @@ def common_words(data: TrainingData) -> list[str]:
     if data.language is not None:
         try:
             return word_list(data.language, top=_WORDS).first
-        except (ConfigError, MissingDependencyError):
-            pass  # the strings to tune on are the next best
+        except (ConfigError, MissingDependencyError) as error:
+            logger.warning("neighbours are looked for among the strings to tune on: %s", error)
     return list(dict.fromkeys(data.first))[:_WORDS]
