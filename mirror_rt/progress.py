@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from mirror_rt.io.atomic import files_under
+
 SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_ON_A_TERMINAL = 0.2
 _LEAST_TOTAL = 10  # units of a work whose end is estimated
@@ -166,7 +168,7 @@ def transfer_progress(doing: str, folder: Path | None = None) -> Iterator[None]:
 def _size(folder: Path | None) -> int:
     """Return the bytes of the files in a folder that somebody is writing."""
     total = 0
-    for path in folder.rglob("*") if folder is not None else ():
+    for path in files_under(folder) if folder is not None else ():
         with contextlib.suppress(OSError):  # it has been moved or removed since
             total += path.lstat().st_size
     return total

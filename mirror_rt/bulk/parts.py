@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
 from functools import partial
 from itertools import chain
 from typing import Any, cast
@@ -24,6 +25,7 @@ from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.tables import TableEncoder
 from mirror_rt.errors import DataError, OutputExistsError, require
 from mirror_rt.io.arrow import open_parquet
+from mirror_rt.io.atomic import files_under
 from mirror_rt.io.storage import Folder, StoredFile
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.tokens.padding import PaddedBatch
@@ -210,8 +212,8 @@ def write_manifest(output: Folder, blocks: Sequence[Block], *, pages: bool) -> d
         with ThreadPoolExecutor() as pool:
             list(pool.map(_check_pages, [files[name] for name in parts]))
     if output.local is not None:  # what killed processes have left of files that they wrote
-        for path in [*output.local.rglob(".*.parquet.*"), *output.local.glob("._*.json.*")]:
-            if path.is_file():
+        for path in files_under(output.local):
+            if fnmatch(path.name, ".*.parquet.*") or fnmatch(path.name, "._*.json.*"):
                 path.unlink(missing_ok=True)
     manifest = {
         "format": "mirror_rt dataset 1",

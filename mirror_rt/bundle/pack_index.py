@@ -10,7 +10,7 @@ from typing import Any
 from mirror_rt.bundle.json_document import naming, read_document
 from mirror_rt.bundle.manifest import Dimension, Layout, Manifest
 from mirror_rt.errors import BundleError, BundleIntegrityError
-from mirror_rt.io.atomic import sha256, write_json
+from mirror_rt.io.atomic import files_under, sha256, write_json
 from mirror_rt.schema import Digest, InnerPath, build
 
 PACK_FILE = Layout.pack
@@ -159,7 +159,7 @@ def visible_files(folder: Path) -> list[str]:
 
     Files and folders that are still being written have hidden names until they are complete.
     """
-    paths = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    paths = [path.relative_to(folder) for path in files_under(folder)]
     return sorted(p.as_posix() for p in paths if not any(x.startswith(".") for x in p.parts))
 
 

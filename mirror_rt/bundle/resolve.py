@@ -13,6 +13,7 @@ from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.onnx_files import download_onnx
 from mirror_rt.bundle.ready_models import READY_MODELS, find_ready_model, ready_bundle
 from mirror_rt.errors import BundleError
+from mirror_rt.io.atomic import files_under
 
 # Inode, size and time of change of files.
 FileStates = Mapping[Path, tuple[int, int, int]]
@@ -58,7 +59,7 @@ def file_states(folder: Path) -> FileStates:
     The other files are read at load and closed; the inode of one that is replaced may be given to
     its successor, which would look as if it had been written to.
     """
-    found = {path: _state(path) for path in folder.rglob("onnx/*")}
+    found = {path: _state(path) for path in files_under(folder) if path.parent.name == "onnx"}
     return {path: state for path, state in found.items() if state is not None}
 
 

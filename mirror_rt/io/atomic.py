@@ -44,6 +44,15 @@ def path_sha256(path: Path) -> str:
     return files_sha256((one for one in sorted(path.rglob("*")) if one.is_file()), path)
 
 
+def files_under(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder and of the folders in it, while others may write there.
+
+    Path.rglob fails with FileNotFoundError when a folder goes away that it has just seen.
+    """
+    for place, _, names in os.walk(folder):
+        yield from (Path(place, name) for name in names)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented UTF-8 JSON, whole or not at all."""
     with new_file(path, overwrite=True) as file:

@@ -1,11 +1,13 @@
 import errno
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from mirror_rt import OutputExistsError
-from mirror_rt.io.atomic import check_free, check_space, new_file, new_folder
+from mirror_rt.io.atomic import check_free, check_space, files_under, new_file, new_folder
 
 
 def names(folder):
@@ -102,6 +104,24 @@ def test_what_cannot_be_replaced_is_said_before_the_work(tmp_path, monkeypatch):
         pass
     check_free(tmp_path / "not" / "yet", overwrite=False)
     assert names(tmp_path) == ["file", "folder"]
+
+
+def test_files_are_listed_while_others_come_and_go(tmp_path):
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "stays").touch()
+    over = threading.Event()
+
+    def come_and_go():
+        while not over.is_set():
+            check_free(tmp_path / "new", overwrite=False)  # makes and removes a folder
+
+    with ThreadPoolExecutor(1) as other:
+        other.submit(come_and_go)
+        try:
+            listed = [{path.name for path in files_under(tmp_path)} for _ in range(3000)]
+        finally:
+            over.set()
+    assert all("stays" in names for names in listed)
 
 
 def test_a_link_to_nothing_is_an_output_that_exists(tmp_path):

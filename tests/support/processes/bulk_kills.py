@@ -9,6 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from fnmatch import fnmatch
+
+from mirror_rt.io.atomic import files_under
 
 
 def run_with_kills(arguments, kills, *, folder, seed=0, pattern="part-*.npz"):
@@ -49,4 +52,4 @@ def wait_for_the_end_of(group, seconds=10):
 
 
 def count_parts(folder, pattern="part-*.npz"):
-    return len(list(folder.glob(pattern)))
+    return sum(fnmatch(path.name, pattern) for path in files_under(folder))
