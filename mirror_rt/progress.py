@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-
-from mirror_rt.io.atomic import files_under
 
 SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_ON_A_TERMINAL = 0.2
@@ -168,7 +167,8 @@ def transfer_progress(doing: str, folder: Path | None = None) -> Iterator[None]:
 def _size(folder: Path | None) -> int:
     """Return the bytes of the files in a folder that somebody is writing."""
     total = 0
-    for path in files_under(folder) if folder is not None else ():
-        with contextlib.suppress(OSError):  # it has been moved or removed since
-            total += path.lstat().st_size
+    for place, _, names in os.walk(folder) if folder is not None else ():
+        for name in names:
+            with contextlib.suppress(OSError):  # it has been moved or removed since
+                total += Path(place, name).lstat().st_size
     return total
