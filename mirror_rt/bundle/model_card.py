@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from mirror_rt.bundle.declared_modules import POOLING_FLAGS
 from mirror_rt.bundle.hub import hub_library, is_hub_name
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.io.atomic import new_file
@@ -152,7 +153,7 @@ def _usage(manifest: Manifest, name: str | None) -> str:
     ]
     # sentence-transformers supports neither these poolings nor a flow.
     flow = (manifest.recipe or {}).get("system") in ("flow", "cf")
-    if not (manifest.pooling.startswith("mean-with") or flow):
+    if not flow and {*manifest.pooling.split("+")} <= {*POOLING_FLAGS.values()}:
         options = {"file_name": Path(manifest.variant().file).name}
         parts += [
             "With sentence-transformers (and optimum-onnx):",

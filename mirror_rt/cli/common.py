@@ -38,7 +38,7 @@ class LoadingOptions:
     """The options by which `mirror-rt evaluate` and its like load a bundle or another model."""
 
     pooling: Annotated[
-        Literal["auto", "cls", "mean", "max", "mean-without-special"],
+        Literal["auto", "cls", "mean", "max", "mean-without-special", "first-last-avg"],
         Help("of a model that is no bundle; auto: declared, else mean"),
     ] = "auto"
     load: Annotated[Given[LoadOptions], Group("model", leave_out=("pooling",))]

@@ -65,6 +65,18 @@ def test_texts_alone_and_in_a_batch(family, tiny_model, tiny_bundle, words):
         np.testing.assert_allclose(encoder.encode(texts, batch_size), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("pooling", ["max", "first-last-avg"])
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_further_poolings_are_in_the_graph(family, pooling, tiny_model, tmp_path, words):
+    options = {"pooling": pooling, "precisions": ("fp32", "int8")}
+    export_bundle(ExportConfig(str(tiny_model(family)), tmp_path / "bundle", **options))
+    texts = [" ".join(words[:k]) for k in (1, 2, 5, 20, 60)]
+    expected = TorchEncoder.load(tiny_model(family), pooling=pooling, device="cpu").encode(texts)
+    for providers in ("auto", "cpu"):
+        encoder = Encoder.load(tmp_path / "bundle", threads=1, providers=providers)
+        np.testing.assert_allclose(encoder.encode(texts), expected, atol=1e-5)
+
+
 @families
 def test_fused_operators(family, tiny_bundle):
     graph = Manifest.read(tiny_bundle(family)).variant().graph

@@ -43,10 +43,9 @@ class PooledEncoder(torch.nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return unit and plain text vectors [B, D], and token vectors [B, L, H]."""
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        hidden = self.encoder(
-            input_ids=input_ids, attention_mask=attention_mask, **types
-        ).last_hidden_state
-        pooled = self.head(hidden, attention_mask)
+        pooled, hidden = self.head.embed(
+            self.encoder, input_ids=input_ids, attention_mask=attention_mask, **types
+        )
         return functional.normalize(pooled, dim=1), pooled, hidden
 
 

@@ -318,8 +318,10 @@ def test_flow_from_the_command_line(cli, tiny_bert, tmp_path):
     done = cli(*line)
     assert done.code == 1
     assert "already exists" in done.err
-    assert cli(*line, "--overwrite", "--pooling", "cls").code == 0
-    assert Manifest.read(out, "mirror_rt encoder").pooling == "cls"
+    for pooling in ("cls", "first-last-avg"):
+        assert cli(*line, "--overwrite", "--pooling", pooling).code == 0
+        assert Manifest.read(out, "mirror_rt encoder").pooling == pooling
+        assert TorchEncoder.load(out).head.pooling == pooling
 
 
 @pytest.fixture(scope="module")

@@ -177,7 +177,7 @@ def test_later_tables_win(own, monkeypatch):
         ("[bases.x]\nlanguages = ['fr']", r"\[bases\.x\] needs model, a hub name or a folder"),
         ("[bases.x]\nmodel = ''", r"\[bases\.x\]: model must be a text, got ''"),
         ("[bases.x]\nmodel = 'y'\nlanguages = ['frr']", r"no language 'frr' \(did you mean 'fr'"),
-        ("[bases.x]\nmodel = 'y'\npooling = 'max'", "pooling must be one of auto, cls, mean"),
+        ("[bases.x]\nmodel = 'y'\npooling = 'last'", "pooling must be one of auto, cls, mean"),
         ("[bases.x]\nmodel = 'y'\nrevison = 'z'", "'revison' .*did you mean 'revision'"),
         ("bases = 3", "bases must be a table, got 3"),
         ("[bases", r"mine\.toml: "),

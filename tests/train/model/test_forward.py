@@ -1,4 +1,5 @@
 from itertools import combinations
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -6,6 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirror_rt import ModelError
+from mirror_rt.bundle.manifest import Pooling
 from mirror_train.model.forward import Forward, length_groups
 from mirror_train.model.pooling_head import Head, pool
 from mirror_train.model.pretrained import load_pretrained
@@ -29,7 +32,7 @@ def test_the_split_is_the_cheapest(lengths, pass_cost):
     assert cost(lengths, groups, pass_cost) == best
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "mean-without-special", "mean-with-padding"])
+@pytest.mark.parametrize("pooling", get_args(Pooling))
 @pytest.mark.parametrize("fixture", ["tiny_bert", "tiny_roberta"])
 def test_groups_give_what_one_text_at_a_time_gives(fixture, pooling, request, words):
     pretrained = load_pretrained(request.getfixturevalue(fixture))
@@ -44,11 +47,18 @@ def test_groups_give_what_one_text_at_a_time_gives(fixture, pooling, request, wo
         for i in range(len(texts)):
             batch = tokens.pad(np.array([i]), pad_id=pretrained.pad_id, length=pad_to)
             ids, mask = torch.from_numpy(batch.input_ids), torch.from_numpy(batch.attention_mask)
-            hidden = pretrained.model(input_ids=ids, attention_mask=mask).last_hidden_state
+            layers = pretrained.model(
+                input_ids=ids, attention_mask=mask, output_hidden_states=True
+            ).hidden_states
+            hidden = layers[-1]
             if pooling == "cls":
                 expected = hidden[0, 0]
             elif pooling == "mean":
                 expected = hidden[0, : int(mask.sum())].mean(0)
+            elif pooling == "max":
+                expected = hidden[0, : int(mask.sum())].amax(0)
+            elif pooling == "first-last-avg":
+                expected = (layers[1] + hidden)[0, : int(mask.sum())].mean(0) / 2
             elif pooling == "mean-without-special":
                 tokenizer = pretrained.hf_tokenizer
                 special = [tokenizer.cls_token_id, tokenizer.sep_token_id]
@@ -59,6 +69,11 @@ def test_groups_give_what_one_text_at_a_time_gives(fixture, pooling, request, wo
                 expected = hidden[0].mean(0)
             torch.testing.assert_close(embeddings[i], expected, atol=2e-6, rtol=1e-4)
     assert tokens.lengths.sum() <= forward.padded_tokens(tokens, chunks)
+
+
+def test_an_average_of_layers_is_joined_to_nothing():
+    with pytest.raises(ModelError, match="first-last-avg cannot be joined"):
+        Head(["cls", "first-last-avg"])
 
 
 def test_mean_ignores_what_padding_holds(rng):

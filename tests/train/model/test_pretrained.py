@@ -173,8 +173,10 @@ def test_declared_pooling(model):
     assert declared_pooling(model) == "mean"
     declare(model, "Transformer", "Pooling", pooling_mode="cls")
     assert declared_pooling(model) == "cls"
-    declare(model, "Transformer", "Pooling", pooling_mode_max_tokens=True)
-    with pytest.raises(ModelError, match="the pooling max, which cannot be tuned: pass --pooling"):
+    declare(model, "Transformer", "Pooling", pooling_mode_lasttoken=True)
+    with pytest.raises(
+        ModelError, match="the pooling lasttoken, which cannot be tuned: pass --pooling"
+    ):
         declared_pooling(model)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
 from mirror_train.compute.random_state import RandomState
+from mirror_train.model.pooling_head import Head
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 
@@ -49,17 +49,13 @@ def embed_batch(
     model: torch.nn.Module,
     batch: PaddedBatch,
     *,
-    head: Callable[[Tensor, Tensor], Tensor],
+    head: Head,
     device: torch.device,
 ) -> Tensor:
-    """Return the pooled embeddings [rows, D] of one padded batch, not normalised.
-
-    `head` maps token vectors [rows, L, H] and a mask [rows, L] to text vectors.
-    """
+    """Return the pooled embeddings [rows, D] of one padded batch, not normalised."""
     ids = torch.from_numpy(batch.input_ids).to(device)
     mask = torch.from_numpy(batch.attention_mask).to(device)
-    hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
-    return head(hidden, mask)
+    return head.embed(model, input_ids=ids, attention_mask=mask)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,7 @@ class Forward:
 
     Attributes:
         model: a transformers encoder on `device`.
-        head: maps token vectors [rows, L, H] and a mask [rows, L] to text vectors [rows, D].
+        head: makes text vectors [rows, D] of its token vectors.
         pad_id: token id to pad with.
         device: where to compute.
         pad_to: pad every row to this many tokens; None for as few as its chunk needs.
@@ -79,7 +75,7 @@ class Forward:
     """
 
     model: torch.nn.Module
-    head: Callable[[Tensor, Tensor], Tensor]
+    head: Head
     pad_id: int
     device: torch.device
     pad_to: int | None = None

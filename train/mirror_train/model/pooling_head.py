@@ -28,6 +28,7 @@ def pool(hidden: Tensor, mask: Tensor, pooling: PoolingMode) -> Tensor:
     `mean_sqrt_len_tokens` divides the sum of the real tokens by the root of their number;
     `weightedmean` weighs them by their position, counted from 1 (arXiv 2202.08904, section 4.1);
     and `mean-with-padding` averages all tokens, including padding (EMNLP 2021, caption of Table 3).
+    `first-last-avg` is the mean, of the token vectors that `Head.embed` makes of two layers.
     """
     if pooling == "cls":
         return hidden[:, 0]
@@ -86,6 +87,8 @@ class Head(nn.Module):
         truncate_dim: int | None = None,
     ) -> None:
         super().__init__()
+        if "first-last-avg" in poolings and len(poolings) > 1:
+            raise ModelError("the pooling first-last-avg cannot be joined to another one")
         self.poolings = tuple(poolings)
         self.layers = nn.ModuleList(layers)
         self.normalize = normalize
@@ -120,6 +123,18 @@ class Head(nn.Module):
                     "before it"
                 )
         return size if self.truncate_dim is None else self.truncate_dim
+
+    def embed(self, model: nn.Module, **inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Run a transformers encoder: unnormalised text vectors [B, D], and its token vectors.
+
+        These, [B, L, H], are those of the last layer. `first-last-avg` pools their average with the
+        output of the first layer, as the code of SimCSE does, not with the embeddings below it.
+        """
+        averaged = "first-last-avg" in self.poolings
+        found = model(**inputs, **{"output_hidden_states": True} if averaged else {})
+        last: Tensor = found.last_hidden_state
+        hidden = (found.hidden_states[1] + last) / 2 if averaged else last
+        return self(hidden, inputs["attention_mask"]), last
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Map token vectors [B, L, H] and a mask [B, L] to unnormalised text vectors [B, D]."""

@@ -24,7 +24,9 @@ from mirror_train.recipes.systems import (
 
 # `paper` takes the pooling of the papers, whatever the base model declares.
 TunedPooling = Literal[Pooling, "auto", "paper"]
-FlowPooling = Literal["auto", "paper", "cls", "mean", "mean-without-special"]
+FlowPooling = Literal[
+    "auto", "paper", "cls", "mean", "max", "mean-without-special", "first-last-avg"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +133,9 @@ class FlowConfig(TrainConfig):
 
     Attributes:
         recipe: hyper-parameters.
-        pooling: cls, mean or mean-without-special; auto for what the model declares, else mean.
-            What follows the pooling of the model stays, and the flow comes after it. `paper` is the
-            mean alone.
+        pooling: any but mean-with-padding; auto for what the model declares, else mean. What
+            follows the pooling of the model stays, and the flow comes after it. `paper` is the mean
+            alone.
     """
 
     recipe: FlowRecipe = field(default_factory=FlowRecipe)
@@ -148,8 +150,7 @@ class CfConfig(TrainConfig):
 
     Attributes:
         recipe: hyper-parameters of both steps.
-        pooling: cls, mean or mean-without-special; auto and paper as `mirror-rt tune` has
-            them.
+        pooling: any but mean-with-padding; auto and paper as `mirror-rt tune` has them.
         precision: precision of the encoder: auto, fp32, bf16 or fp16.
         seed: see `RunConfig`; the default is that of the paper.
         select: of TrainConfig; it chooses the weights of both steps.
