@@ -9,7 +9,7 @@ import torch
 from mirror_rt import ConfigError, DataError, Predictor
 from mirror_rt.heads.task_heads import Heads
 from mirror_train import TorchEncoder
-from mirror_train.pairs import FinetuneConfig, FinetuneRecipe, finetune, load_task_data
+from mirror_train.pairs import FinetuneConfig, FinetuneRecipe, TaskFiles, finetune
 from mirror_train.pairs.task_layers import RegressionLayer
 
 GOOD, BAD = ["good", "best", "love"], ["bad", "lost", "death"]
@@ -34,6 +34,10 @@ def configure(tiny_bert, tmp_path):
         )
 
     return make
+
+
+def load(data, *, layer="softmax", **given):
+    return TaskFiles(data=data, **given).load(layer=layer)
 
 
 def divergence(y, p, low):
@@ -68,7 +72,7 @@ def test_a_frozen_encoder_stays_as_it_is(file, configure, tiny_bert):
     """The layer alone learns; bundle and metrics are those of the weights that were written."""
     rows = [f"{w} day\t{i % 7}\t{5 * (w in GOOD)}.5" for i, w in enumerate((GOOD + BAD) * 8)]
     train = file("train.tsv", "sentence1\tsentence2\tscore", *rows)
-    data = load_task_data(train, dev=train, test=train, layer="regression")
+    data = load(train, dev=train, test=train, layer="regression")
     report = finetune(data, configure(layer="regression", frozen=True))
     before, after = TorchEncoder.load(tiny_bert), TorchEncoder.load(report.out)
     np.testing.assert_array_equal(before.encode(GOOD), after.encode(GOOD))
@@ -86,26 +90,26 @@ def test_a_frozen_encoder_stays_as_it_is(file, configure, tiny_bert):
 def test_what_each_file_is_read_as(file):
     """Texts and pairs, classes and values; columns by name, or by number without a header."""
     single = file("a.csv", "id,text,label", *(f"{i},row {i},{'ba'[i % 2]}" for i in range(20)))
-    train = load_task_data(single).train
+    train = load(single).train
     assert (train.second, train.labels, train.first[0][:3]) == (None, ("a", "b"), "row")
     # SemEval-2013 5(a) and the STS benchmark have no header.
     lines = [f"word{i}\tlong phrase{i}\t{i % 2}" for i in range(20)]
-    numbered = {"fields": ["1", "2"], "label_field": "3"}
-    data = load_task_data(file("pairs.tsv", *lines), **numbered)
+    numbered = {"fields": "1,2", "label_field": "3"}
+    data = load(file("pairs.tsv", *lines), **numbered)
     assert len(data.train) + len(data.dev) == 20
     assert data.train.labels == ("0", "1")
     assert all(one.startswith("long phrase") for one in data.train.second)
     benchmark = [f'main-news\theadlines\t2015\t{i}\t{i % 6}.00\ta "{i}\tb {i}' for i in range(20)]
-    columns = {"fields": ["6", "7"], "label_field": "5", "layer": "regression"}
-    sts = load_task_data(file("sts-train.csv", *benchmark), **columns).train
+    columns = {"fields": "6,7", "label_field": "5", "layer": "regression"}
+    sts = load(file("sts-train.csv", *benchmark), **columns).train
     assert (sts.first[0][:3], sts.scale()) == ('a "', (0.0, 5.0))
-    values = load_task_data(file("v.tsv", *lines), layer="regression", **numbered)
+    values = load(file("v.tsv", *lines), layer="regression", **numbered)
     assert (values.train.labels, values.train.targets.dtype) == ((), np.float64)
     assert values.train.scale() == (0.0, 1.0)
     sick = file("s.tsv", "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment",
                 *(f"{i}\ta{i}\tb{i}\t{1 + i % 5}.5\tNEUTRAL" for i in range(20)))  # fmt: skip
-    assert load_task_data(sick, layer="cosine").train.scale() == (1.0, 6.0)
-    ordered = load_task_data(single, labels=["b", "a"], dev=single, test=single, top=5)
+    assert load(sick, layer="cosine").train.scale() == (1.0, 6.0)
+    ordered = load(single, labels="b,a", dev=single, test=single, top=5)
     assert [len(part) for part in ordered.parts] == [5, 5, 5]
     assert ordered.train.labels == ("b", "a")
 
@@ -118,24 +122,24 @@ def test_bad_input(file, configure):
     same = file("e.tsv", "text\tlabel", *(f"a{i}\tsame" for i in range(20)))
     flat = file("f.tsv", "text1\ttext2\tscore", *(f"a{i}\tb{i}\t4" for i in range(20)))
     for error, message, arguments in [
-        (ConfigError, "needs the labels in order", {"train": pairs, "layer": "cosine"}),
-        (ConfigError, "takes pairs of texts, with two", {"train": texts, "layer": "cosine"}),
+        (ConfigError, "needs the labels in order", {"data": pairs, "layer": "cosine"}),
+        (ConfigError, "takes pairs of texts, with two", {"data": texts, "layer": "cosine"}),
         (DataError, r"o\.tsv, line 2: the label '3', expected one of 0, 1, 2",
-         {"train": texts, "dev": other}),
+         {"data": texts, "dev": other}),
         (DataError, "p.tsv has no labels .see --label-field.: expected a column 'score'",
-         {"train": pairs, "layer": "regression"}),
+         {"data": pairs, "layer": "regression"}),
         (DataError, "3 cells, expected at least 4",
-         {"train": pairs, "fields": ["1", "2"], "label_field": "4"}),
-        (ConfigError, "top must be at least 2", {"train": pairs, "top": 1}),
-        (DataError, "all rows have the label 'same', so none is learnt", {"train": same}),
+         {"data": pairs, "fields": "1,2", "label_field": "4"}),
+        (ConfigError, "top must be at least 2", {"data": pairs, "top": 1}),
+        (DataError, "all rows have the label 'same', so none is learnt", {"data": same}),
     ]:  # fmt: skip
         with pytest.raises(error, match=message):
-            load_task_data(**arguments)
+            load(**arguments)
     for path, error, message in [
         (large, ConfigError, "an output for each whole number, 1000 at most"),
         (flat, DataError, "rows of f.tsv without 2 held out have the value 4"),
     ]:
-        data = load_task_data(path, layer="regression")
+        data = load(path, layer="regression")
         with pytest.raises(error, match=message):
             finetune(data, configure(layer="regression"))
     with pytest.raises(ConfigError, match="a name of a head"):

@@ -83,7 +83,7 @@ def read_labelled(
     label_field: str | None = None,
     labels: Sequence[str] = (),
 ) -> Examples:
-    """Read a table of texts, or of pairs, with classes or values; see `load_task_data`."""
+    """Read a table of texts, or of pairs, with classes or values; see `pairs.TaskFiles`."""
     label, cells = _labelled_cells(path, layer, fields, label_field)
     values = layer == "regression" or (layer == "cosine" and label.lower() in SCORES)
     if values:

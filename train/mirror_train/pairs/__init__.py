@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from mirror_train.pairs.multitask_data import (
         MultitaskData,
         TaskData,
+        TaskFiles,
         load_multitask_data,
-        load_task_data,
     )
 
 __all__ = [
@@ -27,9 +27,9 @@ __all__ = [
     "MultitaskData",
     "MultitaskRecipe",
     "TaskData",
+    "TaskFiles",
     "finetune",
     "load_multitask_data",
-    "load_task_data",
     "tune_burt",
     "tune_multitask",
 ]

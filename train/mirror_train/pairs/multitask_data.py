@@ -80,7 +80,7 @@ def load_multitask_data(
         folder: folder with ids-sst-train.csv, quora-train.csv and sts-train.csv, and the same with
             `dev` to evaluate on. Of a task with only one of the two files, a tenth of the rows is
             held out; rows that share a text stay together.
-        tasks: names of the tasks to read, two or three; `load_task_data` reads one.
+        tasks: names of the tasks to read, two or three; `TaskFiles` reads one.
         top: number of first rows to take of every file; None for all.
         seed: seed of the choice of the rows to hold out.
 
@@ -102,54 +102,66 @@ def load_multitask_data(
     )
 
 
-def load_task_data(
-    train: Path,
-    *,
-    dev: Path | None = None,
-    test: Path | None = None,
-    layer: str = "softmax",
-    fields: Sequence[str] = (),
-    label_field: str | None = None,
-    labels: Sequence[str] = (),
-    top: int | None = None,
-    seed: int = 11711,
-) -> TaskData:
-    """Read the files of a task for `finetune`: tables of texts, or of pairs, with labels.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFiles:
+    """The files of a task for `finetune`: tables of texts, or of pairs, with labels.
 
-    Args:
-        train: rows to train on.
-        dev: rows to choose the weights by; by default a tenth of `train` is held out.
-        test: rows to test them on.
-        layer: of `FinetuneRecipe`, which decides whether labels are names of classes or values. A
-            cosine takes values where their column is named as one of scores.
-        fields: the column of the texts, or the two of pairs; by default what is usual.
-        label_field: the column of the labels. Numbers for all of these count the columns, from 1,
-            of files without a header.
-        labels: the classes in order, of which a cosine takes the last for related pairs; by
-            default those of `train`, sorted.
-        top: number of first rows to take of every file; None for all.
-        seed: seed of the choice of the rows to hold out.
-
-    Raises:
-        ConfigError: the layer does not go with the labels or the texts.
-        DataError: a file is missing, or cannot be used.
+    Attributes:
+        data: a .csv or .tsv with a header, texts or pairs, and labels.
+        dev: rows to choose the weights by (default: a tenth of `data`, held out).
+        test: rows to test them on at the end.
+        fields: column of the text, or of the two texts with a comma between them (default: text,
+            sentence, sentence1 and sentence2, and other usual names).
+        label_field: column of the label (default: label, score and other usual names). For files
+            without a header, the columns of texts and labels are numbers, from 1 on.
+        labels: the classes in order, with commas between them; for a cosine first that of unrelated
+            pairs (default: those of `data`, sorted).
+        top: the first N rows of every file alone.
     """
-    _check_top(top)
-    read = partial(read_labelled, layer=layer, fields=fields, label_field=label_field)
-    first = read(train, labels=labels)
-    if len(first.labels) == 1:
-        raise DataError(f"{train}: all rows have the label {first.labels[0]!r}, so none is learnt")
-    if layer == "cosine" and (first.second is None or len(first.labels) not in (0, 2)):
-        raise ConfigError("a cosine takes pairs of texts, with two classes or with values")
-    if layer == "cosine" and not labels and first.labels not in ((), ("0", "1")):
-        raise ConfigError("a cosine needs the labels in order, those of unrelated pairs first")
-    further = {
-        use: read(path, labels=first.labels).top(top)
-        for use, path in (("dev", dev), ("test", test))
-        if path is not None
-    }
-    chosen = [first.top(top), *([further["dev"]] if dev else [])]
-    return dataclasses.replace(_divided(chosen, seed), test=further.get("test"))
+
+    data: Path
+    dev: Path | None = None
+    test: Path | None = None
+    fields: str | None = None
+    label_field: str | None = None
+    labels: str | None = None
+    top: int | None = None
+
+    def load(self, *, layer: str = "softmax", seed: int = 11711) -> TaskData:
+        """Read the files.
+
+        `layer`, of `FinetuneRecipe`, decides whether labels are names of classes or values; a
+        cosine takes values where their column is named as one of scores. `seed` decides which rows
+        are held out.
+
+        Raises:
+            ConfigError: the layer does not go with the labels or the texts.
+            DataError: a file is missing, or cannot be used.
+        """
+        top, labels = self.top, _names(self.labels)
+        _check_top(top)
+        fields, label_field = _names(self.fields), self.label_field
+        read = partial(read_labelled, layer=layer, fields=fields, label_field=label_field)
+        first = read(self.data, labels=labels)
+        if len(first.labels) == 1:
+            raise DataError(
+                f"{self.data}: all rows have the label {first.labels[0]!r}, so none is learnt"
+            )
+        if layer == "cosine" and (first.second is None or len(first.labels) not in (0, 2)):
+            raise ConfigError("a cosine takes pairs of texts, with two classes or with values")
+        if layer == "cosine" and not labels and first.labels not in ((), ("0", "1")):
+            raise ConfigError("a cosine needs the labels in order, those of unrelated pairs first")
+        further = {
+            use: read(path, labels=first.labels).top(top)
+            for use, path in (("dev", self.dev), ("test", self.test))
+            if path is not None
+        }
+        chosen = [first.top(top), *([further["dev"]] if self.dev else [])]
+        return dataclasses.replace(_divided(chosen, seed), test=further.get("test"))
+
+
+def _names(given: str | None) -> list[str]:
+    return [] if given is None else [name.strip() for name in given.split(",")]
 
 
 def _check_top(top: int | None) -> None:
