@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from mirror_rt.cli.commands import INCOMPLETE, Command, find_command, installed_commands
+from mirror_rt.cli.parsing.options import announce
 from mirror_rt.cli.parsing.parser import (
     Parser,
     UsageError,
@@ -51,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.add_to(parser.add_subparsers(required=True))
         arguments = parser.parse_args(words)
         command.check()
+        announce(arguments.parser.prog)
         invocation = arguments.command.of(arguments)
         code: int | None = invocation.run()
         sys.stdout.flush()

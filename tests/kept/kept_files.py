@@ -1,7 +1,9 @@
 """Write small files of every format that this version has, which later versions must still read.
 
+The lists of public names come with them: a name of theirs goes only when it was announced.
+
 Run it once for a release, and commit what it writes:
-`PYTHONPATH=tests/support/models python tests/kept/kept_files.py`.
+`PYTHONPATH=tests/support/models:tests/support/documents python tests/kept/kept_files.py`.
 """
 
 import json
@@ -21,6 +23,7 @@ from mirror_rt.heads.task_heads import Heads, TaskHead
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_train import TuneConfig, load_recipe, load_training_data, tune
 from mirror_train.training.checkpoint import CheckpointStore
+from public_names import LISTS
 from tiny_models import SENTENCES, TINY, make_tokenizer
 
 KEPT = Path(__file__).parent
@@ -98,4 +101,5 @@ if __name__ == "__main__":
     shutil.rmtree(making, ignore_errors=True)
     write(making)
     shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(LISTS, making / "public")
     making.rename(out)
