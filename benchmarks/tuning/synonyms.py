@@ -1,13 +1,14 @@
 """Tune on synonyms with several seeds, and score both halves of Multi-SimLex.
 
     python benchmarks/tuning/synonyms.py --base MODEL --data DATA --dictionary INDEX --work FOLDER
-        [--seeds 42 43 44] [--runs NAME ...] [options of `mirror-rt tune`]
+        [--seeds 42 43 44] [--runs NAME ...] [--json FILE] [options of `mirror-rt tune`]
 
 `mirror-rt tune` does the work, in a process for each run and seed: on the thesaurus that is
 installed for a language ($MIRROR_RT_THESAURI), on the translations of INDEX (FreeDict's
 freedict-eng-fra.index), and with the recipe `word-plus` on DATA/words. --base is the model of all
 runs but those named `minilm`, which start from all-MiniLM-L6-v2. FOLDER keeps the cosines of each
-run, and the runs that it has are not repeated.
+run, and the runs that it has are not repeated. FILE gets each seed's scores, and what `mirror.json`
+records of its training.
 
 Even ids of DATA/multisimlex are the development half, odd ones the test half. A score is the mean
 of Spearman's rho over the seeds, with the least and the most of them in parentheses; its interval
@@ -154,6 +155,17 @@ def gain(run, half, found):
     return f"{gained.value:+.3f} [{gained.interval.low:.3f}, {gained.interval.high:.3f}]"
 
 
+def record(runs, found, arguments):
+    """Return each run's scores by seed, and what `mirror.json` records of its training."""
+    rows = {}
+    for run in runs:
+        for row, seed in enumerate(arguments.seeds):
+            kept = json.loads((arguments.work / f"{run}-{seed}.json").read_text())
+            scores = {half: round(found[run][half].seeds[row], 4) for half in HALVES}
+            rows[f"{run}-{seed}"] = scores | {"training": kept["training"]}
+    return rows
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--base", required=True)
@@ -162,6 +174,7 @@ def main():
     parser.add_argument("--work", required=True, type=Path)
     parser.add_argument("--seeds", nargs="+", type=int, default=[42, 43, 44])
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS))
+    parser.add_argument("--json", type=Path)
     arguments, options = parser.parse_known_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     found = {}
@@ -170,6 +183,9 @@ def main():
         found[run] = {half: score(run, half, arguments, options) for half in HALVES}
         for half, scores in found[run].items():
             print(f"| {run} | {half} | {scores} | |", flush=True)
+    if arguments.json:
+        rows = record(arguments.runs, found, arguments)
+        write_whole(arguments.json, json.dumps(rows, indent=1) + "\n")
     for run in found:
         for half in HALVES:
             if text := gain(run, half, found):
