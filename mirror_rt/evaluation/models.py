@@ -26,6 +26,7 @@ class EvaluatedModel:
         load: makes the encoder of a language (None: of a set without a declared language);
             raises DataError if there is none.
         languages: languages that have an encoder each; None if all have the same.
+        source: the folder or name that it can be trained further from; None where it cannot.
     """
 
     def __init__(
@@ -34,8 +35,9 @@ class EvaluatedModel:
         load: Callable[[str | None], EvaluatedEncoder],
         *,
         languages: frozenset[str | None] | None = None,
+        source: str | None = None,
     ) -> None:
-        self.label = label
+        self.label, self.source = label, source
         self._load = load
         self._languages = languages
         self._open: tuple[str | None, EvaluatedEncoder] | None = None

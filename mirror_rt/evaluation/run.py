@@ -175,7 +175,7 @@ def evaluate_sets(
                 evaluation.failures.append(Failure(one.suite, one.name, model.label, broken))
             else:
                 broken = _evaluate(evaluation, model, one, samples, seed)
-            _average(evaluation, model.label)
+            _average(evaluation, model.label, last=one is sets[-1])
             after(evaluation)
         model.close()
     return evaluation
@@ -212,10 +212,13 @@ def _evaluate(
     return ""
 
 
-def _average(evaluation: Evaluation, model: str) -> None:
-    """Add the average of the seven English STS sets as soon as a model has them all."""
-    measure = Measure("sentences", "average of 7", "spearman")
-    if any((result.measure, result.model) == (measure, model) for result in evaluation.results):
+def _average(evaluation: Evaluation, model: str, *, last: bool) -> None:
+    """Add the average of the seven English STS sets as soon as a model has them all.
+
+    After its last set it is that of those which there are, under a name that says how many.
+    """
+    whole = f"average of {len(AVERAGED)}"
+    if any(result.measure.set == whole and result.model == model for result in evaluation.results):
         return
     found = {
         result.measure.set: result
@@ -223,8 +226,9 @@ def _average(evaluation: Evaluation, model: str) -> None:
         if result.model == model and result.measure.metric == "spearman"
         if result.measure.suite == "sentences" and result.measure.set in AVERAGED
     }
-    if len(found) < len(AVERAGED):
+    if len(found) < (2 if last else len(AVERAGED)):
         return
+    name = whole if len(found) == len(AVERAGED) else f"average of {len(found)} of {len(AVERAGED)}"
     parts = list(found.values())
     drawn = np.mean([part.replicates for part in parts], axis=0)
     outcome = Outcome(
@@ -233,4 +237,5 @@ def _average(evaluation: Evaluation, model: str) -> None:
         float(np.mean([part.outcome.value for part in parts])),
         note="mean of " + ", ".join(found),
     )
+    measure = Measure("sentences", name, "spearman")
     evaluation.results.append(Result(measure, model, outcome, interval(drawn), drawn, 0.0))

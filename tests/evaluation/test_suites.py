@@ -152,6 +152,25 @@ def test_average_is_of_the_seven_sets(report):
         assert average == pytest.approx(np.mean(list(found.values())))
 
 
+def test_an_average_of_fewer_sets_says_so(tmp_path, cli, tiny_bert):
+    """A random sample of labelled pairs, too, says what it is."""
+    for name in ("stsb-en-test", "sts12-test", "stsb-ru-test"):
+        write(tmp_path / f"sts/{name}.tsv", "text1\ttext2\tscore", "the\tof\t1", "day\ttime in\t2",
+              f"old\ttown {name}\t3")  # fmt: skip
+    rows = [f"the {i}\tof {i}\t{i % 2}" for i in range(40)]
+    write(tmp_path / "pairs/quora.tsv", "question1\tquestion2\tis_duplicate", *rows)
+    done = cli("evaluate", tiny_bert, "--suite", "sentences", "qnli", "--data", tmp_path,
+               "--out", tmp_path / "report", "--allow-missing", "--samples", 0, "--no-plots",
+               "--labelled-pairs", 30)  # fmt: skip
+    assert done.code == 0, done.err
+    results = json.loads((tmp_path / "report" / "report.json").read_text())["results"]
+    found = {one["set"]: one["value"] for one in results if one["metric"] == "spearman"}
+    expected = np.mean([found["stsb-en"], found["sts12"]])
+    assert found["average of 2 of 7"] == pytest.approx(expected)
+    (area,) = (one for one in results if one["metric"] == "ROC AUC")
+    assert (area["n"], area["note"]) == (30, "a random sample of 30 pairs")
+
+
 def test_a_pooling_for_each_model_and_the_cosines_of_pairs(tmp_path, cli, tiny_bert):
     write(tmp_path / "pairs/quora.tsv", "question1\tquestion2\tis_duplicate", "the\tof\t1",
           "day\ttime\t0", "in\ton\t1")  # fmt: skip

@@ -115,8 +115,8 @@ class LabelledPairs:
     left_out: int
 
 
-def read_labelled_pairs(path: Path) -> LabelledPairs:
-    """Read a table with a header, two text columns and a label.
+def read_labelled_pairs(path: Path, most: int = 0, seed: int = 0) -> LabelledPairs:
+    """Read a table with a header, two text columns and a label: a sample of `most` rows, 0 for all.
 
     Labels are those of GLUE (entailment, not_entailment), of SNLI (entailment against neutral and
     contradiction), or 1 and 0. Rows whose label is blank or `-`, or whose text is blank, are left
@@ -129,10 +129,14 @@ def read_labelled_pairs(path: Path) -> LabelledPairs:
         lambda cell: _RELATED.get(cell.strip().lower()),
         expected,
     )
-    if len(set(related)) < 2:
+    rows = np.arange(len(texts))
+    if 0 < most < len(rows):
+        rows = np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
+    positive = np.array(related, dtype=bool)[rows]
+    if len(set(positive)) < 2:
         raise DataError(f"{path} has pairs of one label alone: the ROC curve needs both")
-    first, second = ([pair[side] for pair in texts] for side in (0, 1))
-    return LabelledPairs(first, second, np.array(related, dtype=bool), left_out)
+    first, second = ([texts[row][side] for row in rows] for side in (0, 1))
+    return LabelledPairs(first, second, positive, left_out)
 
 
 def labelled_cells(path: Path, labels: Sequence[str]) -> Iterable[LabelledCells]:

@@ -27,10 +27,12 @@ class SuiteOptions:
 
     Attributes:
         geometry_texts: most texts of a file that geometry is measured on; 0 for all.
-        seed: of that sample, of masked spans and of random pairs.
+        labelled_pairs: most pairs of a file that the suite qnli is measured on; 0 for all.
+        seed: of these samples, of masked spans and of random pairs.
     """
 
     geometry_texts: int = 2000
+    labelled_pairs: int = 0
     seed: int = 0
 
 

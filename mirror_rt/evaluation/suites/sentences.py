@@ -159,22 +159,28 @@ def _mean(parts: list[RankCorrelation], sizes: list[int]) -> Statistic:
 def find_labelled(data: Path, options: SuiteOptions) -> Found:
     """Find QNLI, and every table of labelled pairs in pairs/."""
     found = [data / name for name in _QNLI if (data / name).is_file()][:1]
-    sets = [_labelled_set("qnli", path, "en") for path in found]
+    sets = [_labelled_set("qnli", path, "en", options) for path in found]
     for path in evaluation_splits((data / "pairs").glob("*.[ct]sv")):
         if set(LABELS) & set(read_table(path).header):
-            sets.append(_labelled_set(path.stem, path, language_of(path)))
+            sets.append(_labelled_set(path.stem, path, language_of(path), options))
     return Found.of("qnli", sets, {"qnli": f"{data}/qnli/dev.tsv"})
 
 
-def _labelled_set(name: str, path: Path, language: str | None) -> EvaluationSet:
-    measure = functools.partial(_measure_labelled, path, language)
+def _labelled_set(
+    name: str, path: Path, language: str | None, options: SuiteOptions
+) -> EvaluationSet:
+    measure = functools.partial(_measure_labelled, path, language, options)
     return EvaluationSet("qnli", name, path, (language,), measure)
 
 
-def _measure_labelled(path: Path, language: str | None, model: EvaluatedModel) -> Measured:
-    pairs = read_labelled_pairs(path)
+def _measure_labelled(
+    path: Path, language: str | None, options: SuiteOptions, model: EvaluatedModel
+) -> Measured:
+    pairs = read_labelled_pairs(path, options.labelled_pairs, options.seed)
     found = cosines(model.of(language), pairs.first, pairs.second)
     note = f"{pairs.left_out} rows without a label or a text left out" if pairs.left_out else ""
+    if len(found) == options.labelled_pairs:
+        note = f"a random sample of {len(found)} pairs"
     outcome = Outcome.of("ROC AUC", len(found), RocAuc(found, pairs.positive), note=note)
     # Of unit vectors |x - y|^2 is 2 - 2 cos(x, y); BERT-CF, section 6.3, on these pairs alone.
     distances, positive = 2 - 2 * found, pairs.positive.astype(np.float64)

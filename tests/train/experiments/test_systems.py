@@ -18,7 +18,7 @@ from mirror_rt.evaluation.suites import Outcome
 from mirror_train.compute.precision import resolve_device
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.experiments import runner as study_module
-from mirror_train.experiments.figures import figures_of, judge
+from mirror_train.experiments.figures import column_title, figures_of, judge
 from mirror_train.experiments.runner import run_study
 from mirror_train.experiments.study import Claim, Run
 from mirror_train.experiments.systems.inputs import Inputs, without
@@ -159,6 +159,26 @@ def test_poolings_and_seeds_of_systems(configure, here, folder, tiny_bert, tmp_p
         assert (models / "mirror-seed-43").is_dir()
         mirror = figures_of([run for run in runs if run.label == "mirror"])
         assert all(one.interval is not None for one in mirror.values())
+
+
+def test_every_row_is_fine_tuned_on_the_tasks(configure, here, folder, tmp_path):
+    """Table 1 of BERT-CF, its supervised half: that of `multitask`, from each row's folder."""
+    config = configure(systems=["mirror", "flow"], evaluate=("sentences/stsb-en",), supervised=True)
+    study = plan_systems(config)
+    runs = run_study(study, config)
+    titles = ["sentiment accuracy", "paraphrase accuracy", "similarity pearson"]
+    assert [column_title(one.measure) for one in runs[0].results] == ["stsb-en", *titles]
+    assert sorted(path.name for path in config.out.iterdir()) == ["models", "runs"]
+    steps = configure(systems=["multitask"])
+    (_, row) = plan_systems(steps).rows
+    for run in runs[1:]:
+        source = str(config.out / "models" / run.label)
+        options = config.run_options() | {"model": source, "out": tmp_path / run.label}
+        found = row.train(RunConfig(**options)).manifest
+        expected = [found.training["metrics"][title.split()[0]][title.split()[1]]
+                    for title in titles]  # fmt: skip
+        assert [one.outcome.value for one in run.results[1:]] == expected
+    assert study.setting != plan_systems(configure(systems=["mirror"])).setting
 
 
 def test_what_is_finished_is_kept(configure, here):

@@ -257,7 +257,17 @@ def test_ablations_write_a_table_and_keep_their_runs(files, tiny_bert, cli, monk
     done = cli(*options, "pooling", *with_phrases)
     assert "is not the result of a run" in done.err
     monkeypatch.undo()
-    done = cli(*options, "objectives")
+    pairs = [f"word{i}\tlong phrase{i}\t{i % 2}" for i in range(24)]
+    (files / "semeval.tsv").write_text("\n".join(pairs) + "\n")
+    done = cli(*options, "objectives", "--semeval", *[files / "semeval.tsv"] * 2)
     assert done.code == 0, done.err
+    (row,) = json.loads((out / "ablation.json").read_text())["rows"]
+    words, fine_tuned, average = (one["value"] for one in row["figures"])
+    assert row["figures"][1]["metric"] == "semeval accuracy"
+    assert row["figures"][1]["n"] == 24
+    assert 0 <= fine_tuned <= 1
+    assert average == pytest.approx((words + fine_tuned) / 2)
+    assert "| semeval accuracy |" in (out / "ablation.md").read_text()
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["runs"]
     assert "left out, objectives, NLI+PI: no data for pi" in done.out
     assert "- left out, objectives, NLI+PTC: no data for ptc" in (out / "ablation.md").read_text()

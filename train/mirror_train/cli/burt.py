@@ -59,6 +59,11 @@ class _Ablation:
         Help("scored pairs to evaluate the rows on (Spearman's rho); with two files, by a "
              "regression on the vectors that is trained on the first", "NAME=[TRAIN.tsv,]FILE.tsv"),
     ] = ()  # fmt: skip
+    semeval: Annotated[
+        tuple[Path, ...],
+        Help("fine-tune each row on the first file, and test it on the second: SemEval-2013 5(a), "
+             "a word, a phrase and a label in a line, without a header", "FILE", many=True),
+    ] = ()  # fmt: skip
     seeds: Annotated[int, Help("seeds of each row; three and more give intervals")] = 1
     ppdb_test: Annotated[
         Path | None,
@@ -90,17 +95,22 @@ class Burt(Training):
     rows: Annotated[_Ablation, Group("ablations (table 4 of the paper)")]
 
     def run(self) -> int:
-        from mirror_train.experiments.burt_ablation import read_sets
+        from mirror_train.experiments.burt_ablation import read_sets, semeval_set
         from mirror_train.pairs.burt import tune_burt
 
         config, rows = self.config.make(show_progress_bar=not self.quiet), self.rows
         sets = []
         if rows.ablation is not None:
             sets = read_sets(rows.evaluate, rows.ppdb_test)
-        elif rows.evaluate or rows.ppdb_test or rows.seeds != 1:
+            sets += [semeval_set(rows.semeval, config)] if rows.semeval else []
+            if not sets:
+                raise ConfigError(
+                    "an ablation needs sets to evaluate on: pass --evaluate NAME=FILE.tsv"
+                )
+        elif rows.evaluate or rows.ppdb_test or rows.semeval or rows.seeds != 1:
             raise ConfigError(
-                "--evaluate, --ppdb-test and --seeds go with --ablation; a tuned folder is "
-                "evaluated by 'mirror-rt evaluate'"
+                "--evaluate, --ppdb-test, --semeval and --seeds go with --ablation; a tuned folder "
+                "is evaluated by 'mirror-rt evaluate'"
             )
         tasks = BurtTasks.load(**asdict(self.data), seed=config.seed)
         for name in tasks.objectives if is_first_process() else ():

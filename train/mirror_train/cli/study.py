@@ -105,7 +105,8 @@ class _Systems:
         str | None, Help("these alone (default: all that --data is enough for)", "NAME,...")
     ] = None
     config: Annotated[
-        Given[SystemsConfig], Group(only=("seed", "max_steps", "learning_rate", "samples"))
+        Given[SystemsConfig],
+        Group(only=("seed", "max_steps", "learning_rate", "samples", "supervised")),
     ]
     no_export: Annotated[bool, Help("evaluate with PyTorch, not through bundles")] = False
 

@@ -14,14 +14,17 @@ from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_rt.evaluation.suites.base import scored_set
 from mirror_train.experiments.regression import regression_set
 from mirror_train.experiments.study import Row, Study
+from mirror_train.experiments.supervised import supervised_set
 from mirror_train.pairs.burt_data import BurtTasks
+from mirror_train.pairs.multitask_data import TaskData, TaskFiles
 from mirror_train.pairs.ppdb import read_ppdb
 from mirror_train.recipes.systems import CONCATENATIONS
-from mirror_train.training.run_config import BurtConfig, RunConfig
+from mirror_train.training.run_config import BurtConfig, FinetuneConfig, RunConfig
 
 if TYPE_CHECKING:
     from mirror_train.training.run import TuneReport
 
+_SEMEVAL = "semeval"
 # The changes of the recipe for each row of each ablation.
 ABLATIONS: dict[str, dict[str, dict[str, Any]]] = {
     "objectives": {
@@ -40,7 +43,7 @@ def read_sets(given: Sequence[str], ppdb: Path | None) -> list[EvaluationSet]:
     """Read the sets that rows are evaluated on: NAME=FILE.tsv, and the phrases of a file of PPDB.
 
     NAME=TRAIN.tsv,FILE.tsv is measured by a regression that is trained on the first file.
-    A set that is not of that form, a name given twice, no set, and a file that cannot be used are
+    A set that is not of that form, a name given twice, and a file that cannot be used are
     errors, so that they end the command before any training.
     """
     sets: dict[str, EvaluationSet] = {}
@@ -55,13 +58,31 @@ def read_sets(given: Sequence[str], ppdb: Path | None) -> list[EvaluationSet]:
         sets[name] = regression_set(one, train[0]) if train else one
     if ppdb is not None:
         sets["phrases"] = _set("phrases", ppdb, read_ppdb(ppdb).phrase_similarity())
-    if not sets:
-        raise ConfigError("an ablation needs sets to evaluate on: pass --evaluate NAME=FILE.tsv")
     return list(sets.values())
 
 
 def _set(name: str, path: Path, pairs: ScoredPairs) -> EvaluationSet:
     return scored_set("pairs", name, path, (None,), lambda _: pairs)
+
+
+def semeval_set(files: Sequence[Path], config: BurtConfig) -> EvaluationSet:
+    """Return SemEval-2013 5(a), on whose training rows a model is "first fine-tuned" (section 4.2).
+
+    Both files have a word, a phrase and a label in each line, without a header.
+    """
+    if len(files) != 2:
+        raise ConfigError("--semeval takes two files: to train on, and to test on")
+    train, test = files
+    read = TaskFiles(data=train, test=test, fields="1,2", label_field="3").load(seed=config.seed)
+    fine_tune = partial(_fine_tune, read, config)
+    return supervised_set(_SEMEVAL, fine_tune, {_SEMEVAL: "accuracy"}, config, [train, test])
+
+
+def _fine_tune(data: TaskData, config: BurtConfig, run: RunConfig) -> TuneReport:
+    from mirror_train.pairs.multitask import finetune
+
+    options = {"task": _SEMEVAL, "precision": config.precision} | run.run_options()
+    return finetune(data, FinetuneConfig(**options))
 
 
 def plan_ablations(

@@ -15,6 +15,7 @@ from mirror_rt.evaluation.bootstrap import CONFIDENCE, Difference, Interval, dif
 from mirror_rt.evaluation.run import Measure, Result
 from mirror_rt.evaluation.suites.base import Outcome
 from mirror_train.experiments.study import SLIGHT, Claim, Run
+from mirror_train.experiments.supervised import SUITE
 
 # The measures of geometry that allow comparing models of any scale.
 _GEOMETRY = ("isotropy score normalized", "uniformity", "mean cosine")
@@ -42,8 +43,7 @@ def _over_sets(results: list[Result]) -> Result:
     values = [result.outcome.value for result in results]
     value, n = statistics.fmean(values), sum(result.outcome.n for result in results)
     measure = Measure(results[0].measure.suite, f"average of {len(values)}", "spearman")
-    drawn = np.mean([result.replicates for result in results], axis=0)
-    return Result(measure, results[0].model, Outcome("spearman", n, value), None, drawn, 0.0)
+    return Result(measure, results[0].model, Outcome("spearman", n, value), None, np.empty(0), 0.0)
 
 
 def _average(results: list[Result]) -> Result:
@@ -80,6 +80,8 @@ def column_title(measure: Measure, geometry: tuple[str, ...] = ()) -> str:
     if measure.suite == "geometry":
         shown = measure.metric in _GEOMETRY and measure.set.startswith("sentences")
         return f"{measure.metric}, sentences" if shown else ""
+    if measure.suite == SUITE:
+        return measure.metric
     short = _SHORT.get(measure.metric)
     return "" if short is None else measure.set + short
 

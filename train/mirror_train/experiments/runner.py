@@ -185,8 +185,9 @@ class _Runner:
         config = self._config
         try:
             name = run.label if run.seed is None else Path(model).name
+            source: str | None = model
             if (vectors := task.row.vectors) is not None:
-                opened = Opened(StaticVectors.read(vectors))
+                opened, source = Opened(StaticVectors.read(vectors)), None
             else:
                 opened = self._open(name, model, task.row.pooling)
         except MirrorError as error:
@@ -194,7 +195,7 @@ class _Runner:
                 raise
             return dataclasses.replace(run, error=" ".join(str(error).split()))
         found = evaluate_sets(
-            [EvaluatedModel(run.label, lambda language: opened.encoder)],
+            [EvaluatedModel(run.label, lambda language: opened.encoder, source=source)],
             self._study.sets,
             samples=config.samples,
             seed=config.seed,

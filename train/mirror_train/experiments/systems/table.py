@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from mirror_rt.errors import ConfigError, DataError
+from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_rt.io.atomic import path_sha256
 from mirror_rt.schema import Rule
 from mirror_train.data.training_data import TrainingData
 from mirror_train.experiments.study import Claim, Row, Study, StudyConfig, sets_of
+from mirror_train.experiments.supervised import supervised_set
 from mirror_train.experiments.systems import tuning
 from mirror_train.experiments.systems.inputs import Inputs
 from mirror_train.recipes.recipe import least, load_recipe, suggest
@@ -40,6 +42,8 @@ class SystemsConfig(StudyConfig):
             their papers, which take hours without a GPU.
         learning_rate: of everything that moves the encoder; by default each paper's, made for
             models of BERT-base's size (a small one takes a higher rate).
+        supervised: whether each row is fine-tuned, too, on sentiment, paraphrases and similarity at
+            once, for columns of these (BERT-CF, Table 1).
         export: whether exported bundles are evaluated, by the opener that `run_study` is given.
     """
 
@@ -50,6 +54,7 @@ class SystemsConfig(StudyConfig):
     evaluate: tuple[str, ...] = SUITES
     max_steps: Annotated[int | None, least(1)] = None
     learning_rate: Annotated[float | None, _RATE] = None
+    supervised: bool = False
     export: bool = True
     seeds: Annotated[int, least(1)] = 1
 
@@ -104,6 +109,7 @@ def _multi_similarity() -> dict[str, Any]:
 
 
 _STS, _WORDS = ("sentences",), ("words",)
+_SUPERVISED = {"sentiment": "accuracy", "paraphrase": "accuracy", "similarity": "pearson"}
 _COMPARED_WITH_CF = ("mirror-tokens", "flow", "cf-joint", "cf-unregularised")
 _MIRROR = "Mirror-BERT (Liu et al. 2021)"
 _SIMCSE = "SimCSE (Gao et al. 2021)"
@@ -174,6 +180,11 @@ def plan_systems(config: SystemsConfig) -> Study:
     sets, untagged = sets_of(config.data, config.evaluate, config.language)
     systems, lacking = _available(config)
     max_length = load_pretrained(config.model, **config.load_options()).max_length
+    setting: dict[str, Any] = {"export": config.export}
+    if config.supervised:
+        recipe = _fitted(SYSTEMS["multitask"], config, max_length)
+        sets.append(_supervised(recipe, config))
+        setting["supervised"] = dataclasses.asdict(recipe)
     names = ("language", "top", "max_steps", "learning_rate", "pooling", "seed", "samples")
     return Study(
         name="systems",
@@ -184,7 +195,7 @@ def plan_systems(config: SystemsConfig) -> Study:
         ],
         sets=sets,
         isolated=True,
-        setting={"export": config.export},
+        setting=setting,
         about={name: getattr(config, name) for name in names},
         left_out=lacking | untagged,
     )
@@ -209,14 +220,26 @@ def _inputs(config: SystemsConfig) -> Inputs:
     return Inputs(config.data, config.language, config.top)
 
 
-def _row(system: System, config: SystemsConfig, max_length: int) -> Row:
-    inputs = _inputs(config)
-    recipe = tuning.fitted(
+def _fitted(system: System, config: SystemsConfig, max_length: int) -> Any:
+    return tuning.fitted(
         system.recipe(),
         max_steps=config.max_steps,
         learning_rate=config.learning_rate,
         max_length=max_length,
     )
+
+
+def _supervised(recipe: MultitaskRecipe, config: SystemsConfig) -> EvaluationSet:
+    system, inputs = SYSTEMS["multitask"], _inputs(config)
+    files = [path for name in system.inputs for path in inputs.files(name)]
+    files += [path for name in system.optional for path in inputs.find(name)]
+    # What follows the pooling of a row, such as a flow, stays, and is trained with it.
+    train = functools.partial(system.tune, inputs, recipe, "auto", config.precision)
+    return supervised_set("multitask", train, _SUPERVISED, config, files)
+
+
+def _row(system: System, config: SystemsConfig, max_length: int) -> Row:
+    inputs, recipe = _inputs(config), _fitted(system, config, max_length)
     files = {
         path.relative_to(config.data).as_posix(): path_sha256(path)
         for name in (*system.inputs, *system.optional)
