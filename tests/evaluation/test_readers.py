@@ -17,7 +17,6 @@ from mirror_rt.evaluation.readers.scored import (
     read_scws,
     read_senteval,
     read_sick,
-    read_simlex,
     read_sts_benchmark,
     read_sts_year,
     read_stsb_multi,
@@ -115,7 +114,7 @@ def test_word_sets_as_published(file):
     simlex = file("SimLex-999.txt", "word1\tword2\tPOS\tSimLex999\tconc(w1)\tconc(w2)\tconcQ"
                   "\tAssoc(USF)\tSimAssoc333\tSD(SimLex)",
                   "old\tnew\tA\t1.58\t2.72\t2.81\t2\t7.25\t1\t0.41")  # fmt: skip
-    assert rows(read_simlex(simlex)) == [("old", "new", 1.58)]
+    assert rows(read_scored_pairs(simlex)) == [("old", "new", 1.58)]
     similarity = file("wordsim_similarity_goldstandard.txt", "tiger\tcat\t7.35")
     assert rows(read_word_pairs(similarity)) == [("tiger", "cat", 7.35)]
     assert rows(read_word_pairs(file("EN-RG-65.txt", "gem\tjewel\t3.94")))[0][2] == 3.94

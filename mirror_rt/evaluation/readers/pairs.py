@@ -18,7 +18,7 @@ from mirror_rt.tokens.tokenization import check_texts
 
 T = TypeVar("T")
 
-SCORES = ("score", "similarity", "relatedness_score", "relatedness")
+SCORES = ("score", "similarity", "relatedness_score", "relatedness", "simlex999")
 LABELS = ("label", "is_duplicate", "gold_label")
 _RELATED = dict.fromkeys(("1", "1.0", "entailment", "true", "duplicate"), True) | dict.fromkeys(
     ("0", "0.0", "not_entailment", "neutral", "contradiction", "false", "not_duplicate"), False

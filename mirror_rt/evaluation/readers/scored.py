@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mirror_rt.errors import DataError
-from mirror_rt.evaluation.readers.pairs import ScoredPairs, make_pairs
+from mirror_rt.evaluation.readers.pairs import ScoredPairs, make_pairs, read_scored_pairs
 from mirror_rt.evaluation.readers.tables import find_column, read_rows
 from mirror_rt.io.text import iter_lines, read_table
 
@@ -65,16 +65,14 @@ def read_sick(path: Path, part: str = "TEST") -> ScoredPairs:
 
     If the file has the column SemEval_set, only the rows of `part` are read: TRAIN, TRIAL or TEST.
     """
-    table = read_table(path)
-    score = find_column(table, ("relatedness_score", "score"), "scores")
-    first = find_column(table, ("sentence_A", "sentence1"), "first sentences")
-    second = find_column(table, ("sentence_B", "sentence2"), "second sentences")
-    columns = [table.column(name) for name in (first, second, score)]
-    rows = list(zip(table.lines, *columns, strict=True))
-    if "SemEval_set" in table.header:
-        parts = table.column("SemEval_set")
-        rows = [row for row, of in zip(rows, parts, strict=True) if of == part]
-    return make_pairs(path, rows)
+    pairs, table = read_scored_pairs(path), read_table(path)
+    if "SemEval_set" not in table.header:
+        return pairs
+    rows = [row for row, of in enumerate(table.column("SemEval_set")) if of == part]
+    if not rows:
+        raise DataError(f"{path} has no rows of {part}")
+    first, second = ([side[row] for row in rows] for side in (pairs.first, pairs.second))
+    return ScoredPairs(first, second, pairs.scores[rows])
 
 
 def _read_columns(places: tuple[int, int, int], path: Path, **options: Any) -> ScoredPairs:
@@ -82,13 +80,6 @@ def _read_columns(places: tuple[int, int, int], path: Path, **options: Any) -> S
     rows = read_rows(path, cells=max(places) + 1, **options)
     first, second, score = places
     return make_pairs(path, [(line, row[first], row[second], row[score]) for line, row in rows])
-
-
-def read_simlex(path: Path) -> ScoredPairs:
-    """Read SimLex-999.txt: a table with the scores in the column SimLex999."""
-    table = read_table(path)
-    columns = [table.column(name) for name in ("word1", "word2", "SimLex999")]
-    return make_pairs(path, zip(table.lines, *columns, strict=True))
 
 
 def read_men(path: Path) -> ScoredPairs:

@@ -35,13 +35,10 @@ _REPORTED = ("en", "fr", "et", "ar", "zh", "ru", "es", "pl")
 _REPORTED_ACROSS = ("en-fr", "en-zh", "en-he", "fr-zh", "fr-he", "zh-he")
 # English sets by the names of their published files (BURT, table 3).
 _PUBLISHED: dict[str, tuple[tuple[str, ...], Reader]] = {
-    "simlex-999": (("SimLex-999.txt",), scored.read_simlex),
+    "simlex-999": (("SimLex-999.txt",), read_scored_pairs),
     "ws-353-sim": (("wordsim_similarity_goldstandard.txt",), scored.read_word_pairs),
     "ws-353-rel": (("wordsim_relatedness_goldstandard.txt",), scored.read_word_pairs),
-    "men": (
-        ("MEN_dataset_natural_form_full", "MEN_dataset_lemma_form_full"),
-        scored.read_men,
-    ),
+    "men": (("MEN_dataset_natural_form_full", "MEN_dataset_lemma_form_full"), scored.read_men),
     "scws": (("SCWS/ratings.txt",), scored.read_scws),
     "rg-65": (("EN-RG-65.txt",), scored.read_word_pairs),
 }
