@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
 from mirror_rt.evaluation.static_vectors import StaticVectors
 from mirror_rt.vectors.normalization import normalize_rows
@@ -26,7 +28,8 @@ class EvaluatedModel:
         load: makes the encoder of a language (None: of a set without a declared language);
             raises DataError if there is none.
         languages: languages that have an encoder each; None if all have the same.
-        source: the folder or name that it can be trained further from; None where it cannot.
+        source: the folder or name that it can be trained further from, and its pooling there; None
+            where it cannot be trained.
     """
 
     def __init__(
@@ -35,7 +38,7 @@ class EvaluatedModel:
         load: Callable[[str | None], EvaluatedEncoder],
         *,
         languages: frozenset[str | None] | None = None,
-        source: str | None = None,
+        source: tuple[str, Pooling | Literal["auto"]] | None = None,
     ) -> None:
         self.label, self.source = label, source
         self._load = load

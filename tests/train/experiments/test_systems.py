@@ -181,6 +181,20 @@ def test_every_row_is_fine_tuned_on_the_tasks(configure, here, folder, tmp_path)
     assert study.setting != plan_systems(configure(systems=["mirror"])).setting
 
 
+def test_scored_pairs_choose_the_weights_of_systems(configure, here, folder):
+    """Section 5.3 of BERT-CF: "the model checkpoint that maximizes the STS-13 correlation"."""
+    pairs = folder / "sts" / "stsb-en-test.tsv"
+    systems = ["mirror-tokens", "flow", "burt", "multitask"]
+    config = configure(systems=systems, select=pairs, evaluate_every=1)
+    study = plan_systems(config)
+    assert {run.label: run.error for run in run_study(study, config) if run.error} == {}
+    for name in systems:
+        found = json.loads((config.out / "models" / name / "mirror.json").read_text())
+        assert found["training"]["select"], name
+        assert found["training"]["best_step"] in (1, 2), name
+    assert study.rows[1].identity != plan_systems(configure(systems=systems)).rows[1].identity
+
+
 def test_what_is_finished_is_kept(configure, here):
     config = configure(systems=["mirror", "simcse"])
     first = run_study(plan_systems(config), config)

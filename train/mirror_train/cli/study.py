@@ -106,7 +106,17 @@ class _Systems:
     ] = None
     config: Annotated[
         Given[SystemsConfig],
-        Group(only=("seed", "max_steps", "learning_rate", "samples", "supervised")),
+        Group(
+            only=(
+                "seed",
+                "max_steps",
+                "learning_rate",
+                "samples",
+                "select",
+                "evaluate_every",
+                "supervised",
+            )
+        ),
     ]
     no_export: Annotated[bool, Help("evaluate with PyTorch, not through bundles")] = False
 

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import ConfigError
 from mirror_rt.evaluation import ScoredPairs, read_scored_pairs
 from mirror_rt.evaluation.suites import EvaluationSet
@@ -18,13 +19,14 @@ from mirror_train.experiments.supervised import supervised_set
 from mirror_train.pairs.burt_data import BurtTasks
 from mirror_train.pairs.multitask_data import TaskData, TaskFiles
 from mirror_train.pairs.ppdb import read_ppdb
-from mirror_train.recipes.systems import CONCATENATIONS
+from mirror_train.recipes.systems import CONCATENATIONS, FinetuneRecipe
 from mirror_train.training.run_config import BurtConfig, FinetuneConfig, RunConfig
 
 if TYPE_CHECKING:
     from mirror_train.training.run import TuneReport
 
 _SEMEVAL = "semeval"
+_POOLINGS: tuple[Pooling, ...] = ("cls", "max", "mean")
 # The changes of the recipe for each row of each ablation.
 ABLATIONS: dict[str, dict[str, dict[str, Any]]] = {
     "objectives": {
@@ -33,7 +35,7 @@ ABLATIONS: dict[str, dict[str, dict[str, Any]]] = {
         "NLI+PTC": {"objectives": ("nli", "ptc")},
         "NLI+PI+PTC": {"objectives": ("nli", "pi", "ptc")},
     },
-    "pooling": {name.upper(): {"pooling": name} for name in ("cls", "max", "mean")},
+    "pooling": {name.upper(): {"pooling": name} for name in _POOLINGS},
     "concatenation": {f"[{name}]": {"concatenation": name} for name in CONCATENATIONS},
     "negatives": {f"k = {k}": {"negatives": k} for k in (1, 3, 5, 7)},
 }
@@ -78,18 +80,24 @@ def semeval_set(files: Sequence[Path], config: BurtConfig) -> EvaluationSet:
     return supervised_set(_SEMEVAL, fine_tune, {_SEMEVAL: "accuracy"}, config, [train, test])
 
 
-def _fine_tune(data: TaskData, config: BurtConfig, run: RunConfig) -> TuneReport:
+def _fine_tune(
+    data: TaskData, config: BurtConfig, run: RunConfig, pooling: Pooling | Literal["auto"]
+) -> TuneReport:
     from mirror_train.pairs.multitask import finetune
 
     options = {"task": _SEMEVAL, "precision": config.precision} | run.run_options()
-    return finetune(data, FinetuneConfig(**options))
+    return finetune(data, FinetuneConfig(recipe=FinetuneRecipe(pooling=pooling), **options))
 
 
 def plan_ablations(
     names: Sequence[str], tasks: BurtTasks, config: BurtConfig, sets: list[EvaluationSet]
 ) -> Study:
-    """Return the study of some of `ABLATIONS`; rows without data (such as PPDB) are left out."""
-    rows, left_out = [], {}
+    """Return the study of some of `ABLATIONS`; rows without data (such as PPDB) are left out.
+
+    The ablation of pooling begins with the base model as it is (BERT in Tables 2 and 3).
+    """
+    untuned = [Row(f"untuned, {one.upper()}", pooling=one) for one in _POOLINGS]
+    rows, left_out = untuned if "pooling" in names else [], {}
     data: Mapping[str, str] = {name: tasks.of(name).sha256() for name in tasks.objectives}
     for name in names:
         for label, changes in ABLATIONS[name].items():

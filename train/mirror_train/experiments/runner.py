@@ -185,15 +185,15 @@ class _Runner:
         config = self._config
         try:
             name = run.label if run.seed is None else Path(model).name
-            source: str | None = model
             if (vectors := task.row.vectors) is not None:
-                opened, source = Opened(StaticVectors.read(vectors)), None
+                opened = Opened(StaticVectors.read(vectors))
             else:
                 opened = self._open(name, model, task.row.pooling)
         except MirrorError as error:
             if not self._study.isolated:
                 raise
             return dataclasses.replace(run, error=" ".join(str(error).split()))
+        source = None if vectors is not None else (model, task.row.pooling)
         found = evaluate_sets(
             [EvaluatedModel(run.label, lambda language: opened.encoder, source=source)],
             self._study.sets,

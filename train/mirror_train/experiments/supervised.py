@@ -9,8 +9,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.suites import EvaluationSet, Measured, Outcome
@@ -24,7 +25,7 @@ SUITE = "supervised"
 
 def supervised_set(
     name: str,
-    train: Callable[[RunConfig], TuneReport],
+    train: Callable[[RunConfig, Pooling | Literal["auto"]], TuneReport],
     metrics: Mapping[str, str],
     config: RunConfig,
     files: list[Path],
@@ -32,17 +33,19 @@ def supervised_set(
     """Return a set whose figures are those that a model reaches once it is trained further.
 
     `metrics` names one for each task, on its test rows where it has any, else on those held out;
-    `files` hold all rows. The settings of the training are those of `config`.
+    `files` hold all rows. The settings of the training are those of `config`, and the pooling is
+    the model's.
     """
 
     def measure(model: EvaluatedModel) -> Measured:
         if model.source is None:
             raise DataError(f"{model.label} cannot be trained further")
+        source, pooling = model.source
         config.out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=config.out) as folder:
-            own = {"model": model.source, "out": Path(folder) / name, "overwrite": False}
-            own["revision"] = config.load_options(model.source)["revision"]
-            manifest = train(RunConfig(**config.run_options() | own)).manifest
+            own = {"model": source, "out": Path(folder) / name, "overwrite": False}
+            own["revision"] = config.load_options(source)["revision"]
+            manifest = train(RunConfig(**config.run_options() | own), pooling).manifest
         training, rows = manifest.training or {}, (manifest.data or {})["tasks"]
         part = "test" if "test" in training else "dev"
         found = training[{"test": "test", "dev": "metrics"}[part]]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation import ScoredPairs
@@ -44,11 +45,13 @@ class Inputs:
         data: the folder.
         language: language of its texts.
         top: number of first strings, pairs or rows to take of each input; None for all.
+        choice: the fields of `TrainConfig` that choose the weights; none for those of each system.
     """
 
     data: Path
     language: str = "en"
     top: int | None = None
+    choice: dict[str, Any] = field(default_factory=dict)
 
     def find(self, name: str) -> list[Path]:
         """Return the files of an input; none where the folder or the language has none.

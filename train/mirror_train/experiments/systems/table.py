@@ -8,8 +8,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_rt.io.atomic import path_sha256
@@ -21,6 +22,10 @@ from mirror_train.experiments.systems import tuning
 from mirror_train.experiments.systems.inputs import Inputs
 from mirror_train.recipes.recipe import least, load_recipe, suggest
 from mirror_train.recipes.systems import BurtRecipe, FlowRecipe, MultitaskRecipe
+from mirror_train.training.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from mirror_train.training.run import TuneReport
 
 BASE = "untuned"
 SUITES = ("sentences", "words", "linking", "geometry")
@@ -42,6 +47,9 @@ class SystemsConfig(StudyConfig):
             their papers, which take hours without a GPU.
         learning_rate: of everything that moves the encoder; by default each paper's, made for
             models of BERT-base's size (a small one takes a higher rate).
+        select: scored pairs that choose the weights of every system (see `TrainConfig`), as those
+            of STS-13 do in BERT-CF, section 5.3.
+        evaluate_every: steps between evaluations for that choice.
         supervised: whether each row is fine-tuned, too, on sentiment, paraphrases and similarity at
             once, for columns of these (BERT-CF, Table 1).
         export: whether exported bundles are evaluated, by the opener that `run_study` is given.
@@ -54,6 +62,8 @@ class SystemsConfig(StudyConfig):
     evaluate: tuple[str, ...] = SUITES
     max_steps: Annotated[int | None, least(1)] = None
     learning_rate: Annotated[float | None, _RATE] = None
+    select: Path | None = None
+    evaluate_every: Annotated[int, least(1)] = 500
     supervised: bool = False
     export: bool = True
     seeds: Annotated[int, least(1)] = 1
@@ -217,7 +227,9 @@ def _available(config: SystemsConfig) -> tuple[list[System], dict[str, str]]:
 
 
 def _inputs(config: SystemsConfig) -> Inputs:
-    return Inputs(config.data, config.language, config.top)
+    names = ("select", "evaluate_every")
+    choice = {} if config.select is None else {name: getattr(config, name) for name in names}
+    return Inputs(config.data, config.language, config.top, choice)
 
 
 def _fitted(system: System, config: SystemsConfig, max_length: int) -> Any:
@@ -230,11 +242,15 @@ def _fitted(system: System, config: SystemsConfig, max_length: int) -> Any:
 
 
 def _supervised(recipe: MultitaskRecipe, config: SystemsConfig) -> EvaluationSet:
-    system, inputs = SYSTEMS["multitask"], _inputs(config)
+    # The tasks' own metrics choose the weights.
+    system, inputs = SYSTEMS["multitask"], dataclasses.replace(_inputs(config), choice={})
     files = [path for name in system.inputs for path in inputs.files(name)]
     files += [path for name in system.optional for path in inputs.find(name)]
-    # What follows the pooling of a row, such as a flow, stays, and is trained with it.
-    train = functools.partial(system.tune, inputs, recipe, "auto", config.precision)
+
+    def train(run: RunConfig, pooling: Pooling | Literal["auto"]) -> TuneReport:
+        # What follows the pooling of a tuned row, such as a flow, stays, and is trained with it.
+        return system.tune(inputs, recipe, pooling, config.precision, run)
+
     return supervised_set("multitask", train, _SUPERVISED, config, files)
 
 
@@ -245,12 +261,14 @@ def _row(system: System, config: SystemsConfig, max_length: int) -> Row:
         for name in (*system.inputs, *system.optional)
         for path in inputs.find(name)
     }
-    identity = {
+    identity: dict[str, Any] = {
         "system": system.name,
         "recipe": dataclasses.asdict(recipe),
         "files": files,
         "top": config.top,
         "tuned with": config.pooling,
     }
+    if config.select is not None:
+        identity["chosen by"] = [path_sha256(config.select), config.evaluate_every]
     tune = functools.partial(system.tune, inputs, recipe, config.pooling, config.precision)
     return Row(system.name, tune, identity, claims=system.claims)

@@ -69,7 +69,7 @@ def tune_mirror(
 
     data = read(inputs)
     recipe = recipe.replace(batch_size=max(2, min(recipe.batch_size, len(data))))
-    options = {"precision": precision, **run.run_options()}
+    options = {"precision": precision, **run.run_options(), **inputs.choice}
     return tune(data, TuneConfig(recipe=recipe, pooling=pooling, **options))
 
 
@@ -83,7 +83,7 @@ def tune_flow(
     """Fit a flow to the base model's vectors of the sentences, in float32."""
     from mirror_train.flow.likelihood import tune_flow as tune
 
-    options = {"pooling": pooling, **run.run_options()}
+    options = {"pooling": pooling, **run.run_options(), **inputs.choice}
     return tune(inputs.sentences(), FlowConfig(recipe=recipe, **options))
 
 
@@ -101,7 +101,7 @@ def tune_cf(
     """Tune by Mirror-BERT on the sentences, then fit a flow with its loss as regulariser."""
     from mirror_train.flow.contrastive import tune_cf as tune
 
-    options = {"pooling": pooling, "precision": precision, **run.run_options()}
+    options = {"pooling": pooling, "precision": precision, **run.run_options(), **inputs.choice}
     config = CfConfig(recipe=recipe, **options)
     return tune(inputs.sentences(), config)
 
@@ -121,7 +121,9 @@ def tune_burt(
         pairs = 0 if tasks.nli is None else len(tasks.nli)
         epoch = max(1, turns * math.ceil(pairs / recipe.batch_size))
         recipe = dataclasses.replace(recipe, steps=min(recipe.steps, epoch))
-    return tune(tasks, BurtConfig(recipe=recipe, precision=precision, **run.run_options()))
+    return tune(
+        tasks, BurtConfig(recipe=recipe, precision=precision, **run.run_options(), **inputs.choice)
+    )
 
 
 def tune_multitask(
@@ -135,5 +137,7 @@ def tune_multitask(
     from mirror_train.pairs.multitask import tune_multitask as tune
 
     recipe = recipe.replace(pooling="mean" if pooling == "paper" else pooling)
-    config = MultitaskConfig(recipe=recipe, precision=precision, **run.run_options())
+    config = MultitaskConfig(
+        recipe=recipe, precision=precision, **run.run_options(), **inputs.choice
+    )
     return tune(inputs.tasks(run.seed), config)
