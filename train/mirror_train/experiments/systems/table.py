@@ -195,7 +195,6 @@ def plan_systems(config: SystemsConfig) -> Study:
         recipe = _fitted(SYSTEMS["multitask"], config, max_length)
         sets.append(_supervised(recipe, config))
         setting["supervised"] = dataclasses.asdict(recipe)
-    names = ("language", "top", "max_steps", "learning_rate", "pooling", "seed", "samples")
     return Study(
         name="systems",
         title="every system from one base model, on the same sets",
@@ -206,9 +205,17 @@ def plan_systems(config: SystemsConfig) -> Study:
         sets=sets,
         isolated=True,
         setting=setting,
-        about={name: getattr(config, name) for name in names},
+        about=_about(config),
         left_out=lacking | untagged,
     )
+
+
+def _about(config: SystemsConfig) -> dict[str, Any]:
+    names = ("language", "top", "max_steps", "learning_rate", "pooling", "seed", "samples")
+    about = {name: getattr(config, name) for name in names}
+    if config.select is not None:
+        about["weights chosen by"] = f"{config.select.name}, every {config.evaluate_every} steps"
+    return about
 
 
 def _available(config: SystemsConfig) -> tuple[list[System], dict[str, str]]:
