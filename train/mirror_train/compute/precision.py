@@ -54,5 +54,6 @@ def resolve_precision(name: str, device: torch.device) -> Precision:
         return name  # type: ignore[return-value]
     if device.type == "cuda":
         return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp16"
-    capabilities = torch.cpu.get_capabilities()
+    # torch 2.8 does not say what the processor can do: fp32 is right everywhere, only slower.
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
     return "bf16" if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else "fp32"
