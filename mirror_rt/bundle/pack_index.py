@@ -128,6 +128,8 @@ class PackIndex:
         for name, bundle in self.bundles.items():
             try:
                 found = (folder / bundle.path).resolve()
+                if found.is_symlink():  # which Python 3.13 and newer return as it is
+                    raise OSError("a link to itself")
             except (OSError, RuntimeError) as error:  # for example a link to itself
                 raise ValueError(f"bundles.{name}.path is {bundle.path!r}: {error}") from error
             if not found.is_relative_to(inside):
