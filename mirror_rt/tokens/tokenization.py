@@ -166,6 +166,9 @@ class TextTokenizer:
             return f"its vocabulary or post_processor has the token id {largest}, above {_MOST_ID}"
         if len(encoding.tokens) != len(encoding.ids):
             return "its post_processor has special tokens of several ids and one name"
+        # The letter alone may be removed by the rules of another script.
+        if all(0 not in one.special_tokens_mask for one in (encoding, *self._encode(["я 1 的 ."]))):
+            return "it gives special tokens alone, whatever the text"
         return None if self._obeys_its_limit() else "its post_processor repeats the text"
 
     def _obeys_its_limit(self) -> bool:

@@ -92,7 +92,7 @@ def check_encodes(encoder):
     vectors = encoder.encode(TEXTS)
     assert vectors.shape == (len(TEXTS), encoder.dimension)
     encoder.encode(TEXTS[:2], prompt="the ", on_too_long="chunk")
-    assert len(encoder.token_pieces("a river")[0]) >= 2
+    assert any(piece.start is not None for piece in encoder.token_pieces("a river")[0])
 
 
 def check_info(folder):
@@ -285,6 +285,7 @@ def test_token_ids_beyond_31_bits(bundle_copy, place):
     [
         (template("[CLS]", "$A", "[GONE]"), "no entry found"),
         (template("[CLS]", "$A", "$A", "[SEP]"), "its post_processor repeats the text"),
+        (template("[CLS]", "[SEP]"), "it gives special tokens alone, whatever the text"),
         (LOPSIDED, "has special tokens of several ids and one name"),
         ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "chunk size must be non-zero"),
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "Precompiled"),

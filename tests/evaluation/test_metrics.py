@@ -25,6 +25,7 @@ from mirror_rt.evaluation.plots import roc_curve
 from mirror_rt.evaluation.readers.concepts import Names, split_ids
 from mirror_rt.evaluation.readers.pairs import ScoredPairs
 from mirror_rt.evaluation.statistics import RankCorrelation, RocAuc
+from mirror_rt.evaluation.suites import SuiteOptions
 from mirror_rt.evaluation.suites.linking import link
 from mirror_rt.evaluation.suites.sentences import _labelled_set, _mean
 from mirror_rt.evaluation.suites.words import align
@@ -69,7 +70,8 @@ def test_alignment_and_uniformity_of_labelled_pairs(tmp_path, rng):
     table = {f"{side}{i}": rng.standard_normal(4) for side in "ab" for i in range(30)}
     model = EvaluatedModel("m", lambda language: Texts(table))
     found = {
-        one.metric: one.value for one in _labelled_set("dev", path, None).measure(model).outcomes
+        one.metric: one.value
+        for one in _labelled_set("dev", path, None, SuiteOptions()).measure(model).outcomes
     }
 
     def f(text):
