@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 kind=${1:-}
 case $kind in lowest | newest) shift ;; *) sed -n '2,7s/^# \{0,1\}//p' "$0" && exit 2 ;; esac
 folder=$PWD/build/$kind
-# torch without CUDA; what uv may choose else stands in its own documentation.
+# torch without CUDA; the documentation of uv lists the other values.
 export UV_TORCH_BACKEND=${UV_TORCH_BACKEND:-cpu}
 
 "${PYTHON:-python3}" -m venv "$folder"

@@ -213,7 +213,8 @@ def write_manifest(output: Folder, blocks: Sequence[Block], *, pages: bool) -> d
             list(pool.map(_check_pages, [files[name] for name in parts]))
     if output.local is not None:  # what killed processes have left of files that they wrote
         for path in files_under(output.local):
-            if fnmatch(path.name, ".*.parquet.*") or fnmatch(path.name, "._*.json.*"):
+            here = path.parent == output.local  # where alone the job and the manifest are
+            if fnmatch(path.name, ".*.parquet.*") or (here and fnmatch(path.name, "._*.json.*")):
                 path.unlink(missing_ok=True)
     manifest = {
         "format": "mirror_rt dataset 1",

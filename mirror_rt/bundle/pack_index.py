@@ -161,7 +161,7 @@ def visible_files(folder: Path) -> list[str]:
 
     Files and folders that are still being written have hidden names until they are complete.
     """
-    paths = [path.relative_to(folder) for path in files_under(folder)]
+    paths = [path.relative_to(folder) for path in files_under(folder) if path.is_file()]
     return sorted(p.as_posix() for p in paths if not any(x.startswith(".") for x in p.parts))
 
 

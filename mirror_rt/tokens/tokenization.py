@@ -166,8 +166,8 @@ class TextTokenizer:
             return f"its vocabulary or post_processor has the token id {largest}, above {_MOST_ID}"
         if len(encoding.tokens) != len(encoding.ids):
             return "its post_processor has special tokens of several ids and one name"
-        # The letter alone may be removed by the rules of another script.
-        if all(0 not in one.special_tokens_mask for one in (encoding, *self._encode(["я 1 的 ."]))):
+        # A letter alone may be removed by the rules for another script.
+        if not _has_text(encoding) and not _has_text(self._encode(["я 1 的 ."])[0]):
             return "it gives special tokens alone, whatever the text"
         return None if self._obeys_its_limit() else "its post_processor repeats the text"
 
@@ -265,6 +265,10 @@ class TextTokenizer:
     def _encode(self, texts: list[str]) -> list[Encoding]:
         with _library_errors("the tokenizer failed"):
             return self._tokenizer.encode_batch_fast(texts)
+
+
+def _has_text(encoding: Encoding) -> bool:
+    return 0 in encoding.special_tokens_mask
 
 
 @contextlib.contextmanager

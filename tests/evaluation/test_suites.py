@@ -168,7 +168,7 @@ def test_an_average_of_fewer_sets_says_so(tmp_path, cli, tiny_bert):
     expected = np.mean([found["stsb-en"], found["sts12"]])
     assert found["average of 2 of 7"] == pytest.approx(expected)
     (area,) = (one for one in results if one["metric"] == "ROC AUC")
-    assert (area["n"], area["note"]) == (30, "a random sample of 30 pairs")
+    assert (area["n"], area["note"]) == (30, "a random sample of 30 of 40 pairs")
 
 
 def test_a_pooling_for_each_model_and_the_cosines_of_pairs(tmp_path, cli, tiny_bert):

@@ -115,6 +115,13 @@ def test_dockerfile(name):
     assert {"pyproject.toml", "CMakeLists.txt", "csrc", "mirror_rt", "constraints.txt"} <= set(kept)
 
 
+@pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.cuda"])
+def test_images_keep_pip(name):
+    """It fetches a ready model whose name is the source (mirror_rt/bundle/data_wheel.py)."""
+    removed = re.findall(r"pip uninstall (.*)", (DEPLOY / name).read_text())
+    assert not any("pip" in line.split() for line in removed)
+
+
 def test_the_cuda_image_has_the_tested_onnxruntime():
     pinned = re.search(
         r"^onnxruntime==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE

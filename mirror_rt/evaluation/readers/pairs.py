@@ -107,12 +107,14 @@ class LabelledPairs:
     Attributes:
         positive: bool [n], whether the texts are related.
         left_out: number of rows of the file without a label or without a text.
+        sampled_from: number of the other rows, if these pairs are a sample of them; else 0.
     """
 
     first: list[str]
     second: list[str]
     positive: npt.NDArray[np.bool_]
     left_out: int
+    sampled_from: int = 0
 
 
 def read_labelled_pairs(path: Path, most: int = 0, seed: int = 0) -> LabelledPairs:
@@ -130,13 +132,13 @@ def read_labelled_pairs(path: Path, most: int = 0, seed: int = 0) -> LabelledPai
         expected,
     )
     rows = np.arange(len(texts))
-    if 0 < most < len(rows):
+    if sampled := 0 < most < len(rows):
         rows = np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
     positive = np.array(related, dtype=bool)[rows]
     if len(set(positive)) < 2:
         raise DataError(f"{path} has pairs of one label alone: the ROC curve needs both")
     first, second = ([texts[row][side] for row in rows] for side in (0, 1))
-    return LabelledPairs(first, second, positive, left_out)
+    return LabelledPairs(first, second, positive, left_out, len(texts) if sampled else 0)
 
 
 def labelled_cells(path: Path, labels: Sequence[str]) -> Iterable[LabelledCells]:

@@ -178,9 +178,12 @@ def _measure_labelled(
 ) -> Measured:
     pairs = read_labelled_pairs(path, options.labelled_pairs, options.seed)
     found = cosines(model.of(language), pairs.first, pairs.second)
-    note = f"{pairs.left_out} rows without a label or a text left out" if pairs.left_out else ""
-    if len(found) == options.labelled_pairs:
-        note = f"a random sample of {len(found)} pairs"
+    notes = []
+    if pairs.sampled_from:
+        notes.append(f"a random sample of {len(found)} of {pairs.sampled_from} pairs")
+    if pairs.left_out:
+        notes.append(f"{pairs.left_out} rows without a label or a text left out")
+    note = "; ".join(notes)
     outcome = Outcome.of("ROC AUC", len(found), RocAuc(found, pairs.positive), note=note)
     # Of unit vectors |x - y|^2 is 2 - 2 cos(x, y); BERT-CF, section 6.3, on these pairs alone.
     distances, positive = 2 - 2 * found, pairs.positive.astype(np.float64)

@@ -47,8 +47,8 @@ def supervised_set(
             own["revision"] = config.load_options(source)["revision"]
             manifest = train(RunConfig(**config.run_options() | own), pooling).manifest
         training, rows = manifest.training or {}, (manifest.data or {})["tasks"]
-        part = "test" if "test" in training else "dev"
-        found = training[{"test": "test", "dev": "metrics"}[part]]
+        part, kept = ("test", "test") if "test" in training else ("dev", "metrics")
+        found = training[kept]
         return Measured(
             [
                 Outcome(f"{task} {metric}", rows[task][part]["rows"], value)

@@ -87,7 +87,7 @@ class Recipe(Hyperparameters):
         ms_base: the cosine that `multi_similarity` compares both with.
         triplet_margin: margin of a hard triplet's distances, for `multi_similarity`.
         movement: the most that the learning rates of all steps may add up to, which ends the run
-            before its epochs (see `mirror_train.training.movement`); by default any sum may be.
+            before its epochs (see `mirror_train.training.movement`); by default any sum is allowed.
         kept_neighbours: ends the run when frequent words have kept less than this share of the ten
             nearest that the base model gave them, 0 .. 1; by default this is not measured.
     """
