@@ -60,8 +60,12 @@ class Proxy:
                 if row["pxname"] == self._backend and row["svname"] not in others}  # fmt: skip
 
     def is_up(self, name: str) -> bool:
-        """Return whether a server gets requests."""
-        return self.states()[name]["status"].startswith(("UP", "no check"))
+        """Return whether a server gets requests, and will after the next check as well.
+
+        `UP 1/2` is a server that has failed a check, before its restart for instance: if the check
+        under way fails, too, it is down, and the others must not be drained then.
+        """
+        return self.states()[name]["status"] in ("UP", "no check")
 
     def is_idle(self, name: str) -> bool:
         """Return whether a server has answered all requests."""

@@ -6,6 +6,7 @@ MIRROR_RT_ROLLING_REQUESTS says for how many requests the servers are updated ag
 import http.client
 import json
 import os
+import runpy
 import shutil
 import signal
 import socket
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 
 import pytest
 
@@ -75,7 +77,9 @@ class Cluster:
             text = text.replace(f"{host}:8080", f"127.0.0.1:{self.ports[name]}")
             subprocess.run(self.line(name), shell=True, check=True)
         (folder / "haproxy.cfg").write_text(text)
-        self.proxy = subprocess.Popen([HAPROXY, "-db", "-f", folder / "haproxy.cfg"])
+        with (folder / "haproxy.log").open("w") as log:
+            line = [HAPROXY, "-db", "-f", folder / "haproxy.cfg"]
+            self.proxy = subprocess.Popen(line, stderr=log, stdout=log)
 
     def line(self, name):
         return self.restart.replace("{name}", name) + str(self.ports[name])
@@ -111,6 +115,18 @@ class Cluster:
             return 0
         finally:
             connection.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "up"),
+    [("UP", True), ("no check", True), ("UP 1/2", False), ("DOWN 1/2", False), ("DRAIN", False)],
+)
+def test_a_server_that_failed_its_last_check_is_not_up(monkeypatch, status, up):
+    """If the next one fails, too, it is down; the others must not be drained meanwhile."""
+    script = runpy.run_path(str(ROOT / "deploy/rolling_update.py"))
+    table = f"# pxname,svname,status\nmirror-rt,one,{status}\nmirror-rt,BACKEND,UP\n"
+    monkeypatch.setattr(script["Proxy"], "ask", lambda *_: table)
+    assert script["Proxy"]("admin.sock", "mirror-rt").is_up("one") is up
 
 
 @pytest.fixture
@@ -150,8 +166,9 @@ class Load:
                 body = json.dumps({"inputs": [f"text {i}", "river"]})
                 connection.request("POST", "/embed", body)
                 answer = connection.getresponse()
-                if answer.status != 200 or len(json.loads(answer.read())) != 2:
-                    self.lost.append(answer.status)
+                body = answer.read()
+                if answer.status != 200 or len(json.loads(body)) != 2:
+                    self.lost.append(f"{answer.status}: {body[:200]!r}")
             except (OSError, http.client.HTTPException, ValueError) as error:
                 self.lost.append(repr(error))
                 connection.close()
@@ -170,7 +187,8 @@ def test_no_request_is_lost(cluster):
             assert done.stdout.splitlines() == ["one is updated", "two is updated"]
             updates += 1
     print(f"{updates} updates, {sum(load.answered)} requests, {len(load.lost)} lost")  # noqa: T201
-    assert load.lost == [], load.lost
+    log = (cluster.folder / "haproxy.log").read_text()
+    assert not load.lost, f"{Counter(load.lost)} were lost; haproxy has seen:\n{log}"
     for name, process in before.items():
         assert (cluster.folder / f"{name}.pid").read_text() != process
 
