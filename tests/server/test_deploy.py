@@ -122,6 +122,13 @@ def test_images_keep_pip(name):
     assert not any("pip" in line.split() for line in removed)
 
 
+@pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.cuda"])
+def test_images_have_the_updates_of_debian(name):
+    """Of the stage that is shipped; that which only builds does not need them."""
+    shipped = (DEPLOY / name).read_text().rpartition("\nFROM ")[2]
+    assert "apt-get update && apt-get upgrade --yes" in shipped
+
+
 def test_the_cuda_image_has_the_tested_onnxruntime():
     pinned = re.search(
         r"^onnxruntime==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE
