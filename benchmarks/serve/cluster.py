@@ -88,6 +88,7 @@ class Cluster:
         old, self.key = self.key, secrets.token_hex(8)
         self._write_keys(old, self.key)
         self._wait(lambda: self._answers_to(self.key, 200))
+        time.sleep(2)  # each worker looks at the file once a second; not all have answered, maybe
         return old, self.key
 
     def end_key_change(self, old: str, new: str) -> None:
