@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from mirror_rt.client import AsyncClient, Client
     from mirror_rt.heads.predictor import Predictor
     from mirror_rt.languages.language_pack import LanguagePack
+    from mirror_rt.reranking.reranker import Reranker
     from mirror_rt.scheduling import Scheduler
 
     __version__: str
@@ -83,6 +84,7 @@ __all__ = [
     "ProcessGroupError",
     "ProviderError",
     "ReentrantCallError",
+    "Reranker",
     "Scheduler",
     "SearchResult",
     "ServerError",
@@ -100,6 +102,7 @@ _MODULES = {
     "Client": "client",
     "LanguagePack": "languages.language_pack",
     "Predictor": "heads.predictor",
+    "Reranker": "reranking.reranker",
     "Scheduler": "scheduling",
 }
 

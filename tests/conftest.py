@@ -238,3 +238,26 @@ def browser(tmp_path) -> Iterator[Browser]:
     browser = Browser(executable, tmp_path / "profile")
     yield browser
     browser.close()
+
+
+@pytest.fixture(scope="session")
+def tiny_cross_encoder(made_once, words) -> Callable[[str], Path]:
+    """The folder of a family's tiny cross-encoder with one label, made once."""
+    return functools.cache(
+        lambda family: made_once(
+            f"cross-{family}", lambda out: make_model(family, out, words, labels=1)
+        )
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_reranker(made_once, tiny_cross_encoder) -> Callable[[str], Path]:
+    """A family's tiny cross-encoder, exported once."""
+    from mirror_export import ExportConfig, export_bundle
+
+    def export(family: str, out: Path) -> None:
+        export_bundle(ExportConfig(str(tiny_cross_encoder(family)), out))
+
+    return functools.cache(
+        lambda family: made_once(f"rerankers/{family}", functools.partial(export, family))
+    )

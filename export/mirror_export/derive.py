@@ -26,6 +26,7 @@ from mirror_export.parity import GATES
 from mirror_rt import Manifest
 from mirror_rt.bundle.manifest import Layout, Precision, Target, Variant
 from mirror_rt.encoding.batch_encoder import Vectors
+from mirror_rt.tokens.windows import size_of
 
 logger = logging.getLogger("mirror_export")
 
@@ -59,7 +60,7 @@ _ROWS = 4
 
 
 def derive(
-    folder: Path, manifest: Manifest, texts: list[str], traced: dict[str, Any], wanted: list[str]
+    folder: Path, manifest: Manifest, texts: list[Any], traced: dict[str, Any], wanted: list[str]
 ) -> dict[str, Variant]:
     """Write the graphs of the variants `wanted`, names in `KINDS`, and describe the variants.
 
@@ -96,9 +97,9 @@ def derive(
 
 
 def _single_layers(
-    folder: Path, manifest: Manifest, texts: list[str], kind: ir.DataType
+    folder: Path, manifest: Manifest, texts: list[Any], kind: ir.DataType
 ) -> list[str]:
-    longest = sorted(texts, key=len)[-_MEASURED:]
+    longest = sorted(texts, key=size_of)[-_MEASURED:]
     probe = Probe(folder, manifest, longest, rows=1)
     return single_layers(read_graph(folder / Layout.model), probe, kind)
 
@@ -133,7 +134,7 @@ def write_graph(
 
 
 def find_sensitive_layers(
-    folder: Path, manifest: Manifest, texts: list[str], expected: Vectors
+    folder: Path, manifest: Manifest, texts: list[Any], expected: Vectors
 ) -> list[str]:
     """Return the layers that must be float32 for the int8 graph in `folder` to pass its gate."""
     model = read_graph(folder / Layout.model)

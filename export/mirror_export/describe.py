@@ -7,9 +7,12 @@ import hashlib
 import logging
 
 from mirror_export.config import ExportConfig
+from mirror_export.cross_encoder import pooling_of
 from mirror_rt import Manifest
+from mirror_rt.bundle.declared_modules import ModelKind
 from mirror_rt.bundle.json_document import made_now
 from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.score_layers import ScoreLayers
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_train.model.declared_modules import (
     declared,
@@ -25,7 +28,14 @@ logger = logging.getLogger("mirror_export")
 
 
 def choose_head(pretrained: Pretrained, config: ExportConfig) -> Head:
-    """Return the head to export: what the folder declares, or the requested pooling alone."""
+    """Return the head to export: what the folder declares, or the requested pooling alone.
+
+    Of a cross-encoder it is the pooling that its own head reads.
+    """
+    if pretrained.classifier is not None:
+        if config.truncate_dim is not None or config.parity_pairs is not None:
+            raise ConfigError("truncate_dim and parity_pairs are for encoders, not cross-encoders")
+        return Head([pooling_of(pretrained)], normalize=False)
     asked = None if config.pooling == "auto" else Head([config.pooling])
     head = asked or declared_head(pretrained.folder)
     if head is None:
@@ -41,8 +51,13 @@ def choose_head(pretrained: Pretrained, config: ExportConfig) -> Head:
     return head if cut is None else head.truncated(cut, pretrained.dimension)
 
 
-def describe(pretrained: Pretrained, head: Head, config: ExportConfig) -> Manifest:
-    """Return the manifest of the bundle that a loaded model will become."""
+def describe(
+    pretrained: Pretrained, head: Head, config: ExportConfig, scores: ScoreLayers | None = None
+) -> Manifest:
+    """Return the manifest of the bundle that a loaded model will become.
+
+    `scores` is the head of a cross-encoder; None for an encoder.
+    """
     if (pretrained.folder / Layout.manifest).is_file():
         manifest = Manifest.read(pretrained.folder, "mirror_rt encoder")
         manifest.verify(pretrained.folder)  # or its provenance would not be that of the weights
@@ -53,10 +68,11 @@ def describe(pretrained: Pretrained, head: Head, config: ExportConfig) -> Manife
         dimension=head.dimension(pretrained.dimension),
         pooling=head.pooling,
         normalize=head.normalize,
-        space=_vector_space(pretrained, head),
+        space=_vector_space(pretrained, head) if scores is None else None,
+        scores=scores,
         max_length=_max_length(pretrained, manifest, config),
         **made_now(),
-        format="mirror_rt bundle",
+        format="mirror_rt bundle" if scores is None else "mirror_rt cross-encoder",
     )
 
 
@@ -70,7 +86,8 @@ def _vector_space(pretrained: Pretrained, head: Head) -> str:
 
 
 def _of_foreign(pretrained: Pretrained, head: Head) -> Manifest:
-    settings = declared(pretrained.folder)
+    kind: ModelKind = "SentenceTransformer" if pretrained.classifier is None else "CrossEncoder"
+    settings = declared(pretrained.folder, kind)
     return Manifest(
         dimension=pretrained.dimension,
         max_length=pretrained.max_length,

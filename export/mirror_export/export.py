@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from mirror_export.config import ExportConfig
+from mirror_export.cross_encoder import score_head
 from mirror_export.describe import choose_head, describe
 from mirror_export.variants import check_wanted, trace, write_variants
 from mirror_rt import Manifest
@@ -77,12 +78,16 @@ def _export(config: ExportConfig, begin: Callable[[str], None]) -> Manifest:
         revision=config.revision,
         offline=config.offline,
         trust_remote_code=config.trust_remote_code,
+        classifier=config.pooling == "auto",
     )
     head = choose_head(pretrained, config)
-    manifest = describe(pretrained, head, config)
+    scores = None if pretrained.classifier is None else score_head(pretrained)
+    manifest = describe(pretrained, head, config, None if scores is None else scores.described)
     with new_folder(config.out, overwrite=config.overwrite) as folder:
         begin("tracing the graph")
         _write_companions(pretrained, head, manifest, folder)
+        if scores is not None:
+            scores.write(folder)
         reference = trace(pretrained, head, manifest, folder, config)
         _release(pretrained)
         del pretrained
@@ -105,6 +110,9 @@ def _write_companions(pretrained: Pretrained, head: Head, manifest: Manifest, fo
     """Write the tokenizer, configuration, modules and task heads of a bundle into `folder`."""
     save_tokenizer(pretrained.hf_tokenizer, folder, max_length=manifest.max_length)
     config = pretrained.model.config
+    if pretrained.classifier is not None:
+        config.save_pretrained(folder)
+        return
     config.architectures = [type(pretrained.model).__name__]  # without task layers
     config.save_pretrained(folder)
     write_modules(

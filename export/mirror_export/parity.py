@@ -11,6 +11,9 @@ import numpy as np
 from mirror_rt.bundle.manifest import Precision
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
 from mirror_rt.errors import ParityError
+from mirror_rt.reranking.reranker import Reranker
+from mirror_rt.tokens.pairs import Pair
+from mirror_rt.tokens.windows import text_windows
 
 # Small, so that the sample gives many batches with different padding.
 PARITY_BATCH = 8
@@ -18,17 +21,19 @@ PARITY_BATCH = 8
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The limits that unit vectors must satisfy; None sets no limit.
+    """The limits that unit vectors, or the logits of pairs, must satisfy; None sets no limit.
 
     Attributes:
-        max_difference: largest allowed absolute difference of any component.
+        max_difference: largest allowed absolute difference of any component, or logit.
         mean_cosine: smallest allowed mean, over the texts, of the cosine of the two vectors.
         min_cosine: smallest allowed cosine of any text.
+        correlation: smallest allowed Pearson correlation of the logits.
     """
 
     max_difference: float | None = None
     mean_cosine: float | None = None
     min_cosine: float | None = None
+    correlation: float | None = None
 
 
 GATES: dict[Precision, Gate] = {
@@ -37,29 +42,39 @@ GATES: dict[Precision, Gate] = {
     "bf16": Gate(mean_cosine=0.9999, min_cosine=0.999),
     "int8": Gate(mean_cosine=0.99, min_cosine=0.97),
 }
+# A correlation is the cosine of two lists of logits, each without its mean: an order and distances
+# between scores are all that a cross-encoder is asked for. So the limits are those of cosines.
+SCORE_GATES: dict[Precision, Gate] = {
+    "fp32": Gate(max_difference=1e-4),
+    "fp16": Gate(correlation=0.9999),
+    "bf16": Gate(correlation=0.999),
+    "int8": Gate(correlation=0.99),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ParityReport:
-    """The comparison of a graph with PyTorch over some texts.
+    """The comparison of a graph with PyTorch over some texts, or pairs of them.
 
     Attributes:
-        texts: number of texts.
+        texts: number of texts or pairs.
         min_tokens: number of tokens of the shortest text.
         max_tokens: number of tokens of the longest text.
-        max_difference: largest absolute difference of a component of unit vectors.
-        mean_cosine: mean over the texts of the cosine of the two vectors.
+        max_difference: largest absolute difference of a component of unit vectors, or of a logit.
+        mean_cosine: mean over the texts of the cosine of the two vectors; None for pairs.
         min_cosine: lowest of those cosines.
         gate: the limits to satisfy.
+        correlation: Pearson's, of the logits of pairs, each label's mean removed; None for texts.
     """
 
     texts: int
     min_tokens: int
     max_tokens: int
     max_difference: float
-    mean_cosine: float
-    min_cosine: float
+    mean_cosine: float | None
+    min_cosine: float | None
     gate: Gate = GATES["fp32"]
+    correlation: float | None = None
 
     def failures(self) -> list[str]:
         """Describe the values that fail the gate; NaN always fails."""
@@ -115,6 +130,26 @@ def compare(
         mean_cosine=float(cosine.mean()),
         min_cosine=float(cosine.min()),
         gate=gate,
+    )
+
+
+def compare_scores(expected: Vectors, exported: Reranker, pairs: list[Pair]) -> ParityReport:
+    """Compare the logits of pairs with `expected`, float32 [n, C]; the gate is that of fp32."""
+    pipeline = exported.pipeline
+    plan = pipeline.plan(batch_size=PARITY_BATCH, errors="nan")
+    found = pipeline.encode(text_windows(pairs, invalid={}), plan)
+    a, b = (logits.astype(np.float64) for logits in (expected, found.embeddings))
+    centred_a, centred_b = a - a.mean(axis=0), b - b.mean(axis=0)
+    norms = np.linalg.norm(centred_a) * np.linalg.norm(centred_b)
+    return ParityReport(
+        texts=len(pairs),
+        min_tokens=int(found.token_counts.min()),
+        max_tokens=int(found.token_counts.max()),
+        max_difference=float(np.abs(a - b).max()),
+        mean_cosine=None,
+        min_cosine=None,
+        gate=SCORE_GATES["fp32"],
+        correlation=float((centred_a * centred_b).sum() / norms) if norms else math.nan,
     )
 
 

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mirror_export.config import ExportConfig
+from mirror_export.cross_encoder import TorchScores, parity_pairs
 from mirror_export.derive import (
     KINDS,
     derive,
@@ -21,7 +24,14 @@ from mirror_export.derive import (
 )
 from mirror_export.graph.onnx_file import remove_sources
 from mirror_export.graph.torch_export import export_graph
-from mirror_export.parity import GATES, PARITY_BATCH, ParityReport, compare
+from mirror_export.parity import (
+    GATES,
+    PARITY_BATCH,
+    SCORE_GATES,
+    ParityReport,
+    compare,
+    compare_scores,
+)
 from mirror_export.sample import parity_texts
 from mirror_rt import Encoder, Manifest
 from mirror_rt.bundle.manifest import Layout, Target, Variant
@@ -31,10 +41,14 @@ from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_p
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import NATIVE
 from mirror_rt.inference.session import import_onnxruntime
+from mirror_rt.reranking.reranker import PairPipeline, Reranker
+from mirror_rt.tokens.pairs import Pair, PairTokenizer
+from mirror_rt.tokens.windows import text_windows
+from mirror_rt.vectors.normalization import normalize_rows
 from mirror_train.model.families import FAMILIES, GENERIC, family_of
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
-from mirror_train.model.torch_encoder import TorchEncoder
+from mirror_train.model.torch_encoder import TorchEncoder, TorchModel
 
 logger = logging.getLogger("mirror_export")
 
@@ -46,18 +60,20 @@ class Reference:
     """The part of a PyTorch model that is kept once its graph is written.
 
     Attributes:
-        texts: n texts to compare on.
-        vectors: PyTorch's unit vectors of the texts, float32 [n, D].
+        texts: n texts, or pairs of a cross-encoder, to compare on.
+        vectors: PyTorch's unit vectors of the texts or pairs, float32 [n, D].
         graph: description of the float32 graph.
         pairs: text pairs with human scores; None if none were given.
         spearman: Spearman's correlation of PyTorch's cosines with those scores.
+        scores: PyTorch's logits of the pairs, float32 [n, C]; None of an encoder.
     """
 
-    texts: list[str]
+    texts: list[Any]
     vectors: Vectors
     graph: dict[str, Any]
     pairs: ScoredPairs | None = None
     spearman: float | None = None
+    scores: Vectors | None = None
 
 
 def trace(
@@ -75,6 +91,8 @@ def trace(
     _tell_of_missing_fusion(pretrained, graph["fused"])
     tokenizer = pretrained.text_tokenizer(manifest.max_length, copy=False)
     texts = config.parity_texts or parity_texts(tokenizer, manifest.language)
+    if pretrained.classifier is not None:
+        return _score(pretrained, head, manifest, parity_pairs(texts), names, graph)
     encoder = TorchEncoder(
         pretrained,
         head=head,
@@ -85,6 +103,33 @@ def trace(
     vectors = encoder.encode(texts, batch_size=PARITY_BATCH, normalize_embeddings=True)
     spearman = evaluate_similarity(encoder, pairs) if pairs else None
     return Reference(texts, vectors, graph, pairs, spearman)
+
+
+def _score(
+    pretrained: Pretrained,
+    head: Head,
+    manifest: Manifest,
+    pairs: list[Pair],
+    names: tuple[str, ...],
+    graph: dict[str, Any],
+) -> Reference:
+    """Score the parity pairs with PyTorch, and keep their vectors, on which layers are measured."""
+    tokenizer = PairTokenizer(
+        pretrained.hf_tokenizer.backend_tokenizer,
+        max_length=manifest.max_length,
+        pad_id=manifest.pad_id,
+        copy=False,
+    )
+    models = (
+        TorchScores(pretrained.classifier, names),
+        TorchModel(pretrained, head, torch.device("cpu")),
+    )
+    scores, vectors = (
+        pipeline.encode(text_windows(pairs, invalid={}), pipeline.plan(batch_size=PARITY_BATCH))
+        for pipeline in (PairPipeline(tokenizer, model) for model in models)
+    )
+    unit = normalize_rows(vectors.embeddings)
+    return Reference(pairs, unit, graph, scores=scores.embeddings)
 
 
 def check_wanted(config: ExportConfig) -> list[str]:
@@ -164,13 +209,19 @@ def _compared(
     if native:
         provider = NATIVE
         options = dataclasses.replace(options, providers=NATIVE, variant=name)
-    exported = Encoder(folder, described, options)
-    report = compare(reference.vectors, exported, reference.texts, GATES[variant.precision])
+    exported: Encoder | Reranker
+    if reference.scores is not None:
+        exported = Reranker(folder, described, options)
+        report = compare_scores(reference.scores, exported, reference.texts)
+        report = dataclasses.replace(report, gate=SCORE_GATES[variant.precision])
+    else:
+        exported = Encoder(folder, described, options)
+        report = compare(reference.vectors, exported, reference.texts, GATES[variant.precision])
     parity = report.to_dict() | {
         "provider": provider,
         "bytes": graph_bytes(folder, variant.file),
     }
-    if reference.pairs is not None:
+    if reference.pairs is not None and isinstance(exported, Encoder):
         defined = parity["mean_cosine"] is not None  # vectors of NaN have no order
         parity |= {
             "spearman": evaluate_similarity(exported, reference.pairs) if defined else None,

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from mirror_rt.bundle.json_document import naming, read_json
 from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.errors import BundleError
 from mirror_rt.schema import InnerFolder, build
+
+ModelKind = Literal["SentenceTransformer", "CrossEncoder"]
 
 MODULES = "modules.json"
 _SETTINGS = "config_sentence_transformers.json"
@@ -47,19 +49,21 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The settings of the whole encoder.
+    """The settings of a whole model.
 
     Attributes:
         prompts: maps a prompt's name to the text to put before an input text.
         default_prompt_name: name of the prompt used where the caller names none; None for none.
         similarity: cosine, dot, euclidean or manhattan.
         truncate_dim: number of dimensions to keep; None for all.
+        activation: of a cross-encoder, the class of torch that makes scores; None for the default.
     """
 
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
     similarity: str = "cosine"
     truncate_dim: int | None = None
+    activation: str | None = None
 
 
 def read_modules(folder: Path) -> list[Module]:
@@ -104,14 +108,13 @@ def read_poolings(
     return tuple(found)
 
 
-def read_settings(folder: Path) -> Declared:
-    """Return the settings of a folder; the defaults where it has none."""
+def read_settings(folder: Path, expected: ModelKind = "SentenceTransformer") -> Declared:
+    """Return the settings of a folder of the `expected` kind; the defaults where it has none."""
     path = folder / _SETTINGS
     values = read_object(path)
-    if (kind := values.get("model_type", "SentenceTransformer")) != "SentenceTransformer":
-        raise BundleError(
-            f"{folder} is a {kind} of sentence-transformers: it gives no text vectors"
-        )
+    if (kind := values.get("model_type", expected)) != expected:
+        what = "gives no text vectors" if expected == "SentenceTransformer" else "scores no pairs"
+        raise BundleError(f"{folder} is a {kind} of sentence-transformers: it {what}")
     prompts = values.get("prompts") or {}
     name, cut = values.get("default_prompt_name"), values.get("truncate_dim")
     if not isinstance(prompts, dict) or not all(
@@ -127,6 +130,7 @@ def read_settings(folder: Path) -> Declared:
         default_prompt_name=name,
         similarity=str(values.get("similarity_fn_name") or "cosine"),
         truncate_dim=cut,
+        activation=None if (made := values.get("activation_fn")) is None else str(made),
     )
 
 

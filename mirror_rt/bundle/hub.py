@@ -45,7 +45,7 @@ def download_graphs(
     variants: Sequence[str | None] | None = None,
 ) -> Path:
     """Download the files of a bundle whose manifest is in the snapshot `folder`, of its commit."""
-    files = Manifest.read(folder).files_of(variants)
+    files = Manifest.read(folder, None).files_of(variants)
     return download(
         name,
         revision=folder.name,

@@ -58,19 +58,25 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def read_document(
-    path: Path, *, noun: str, expected: str, version: int, hints: Mapping[str, str] | None = None
+    path: Path,
+    *,
+    noun: str,
+    expected: tuple[str, ...],
+    version: int,
+    hints: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Parse `path` and check its format, and that its version is `version` at most.
+    """Parse `path`; check that its format is one of `expected`, and its version at most `version`.
 
     `noun` is a word for the kind of folder that is expected, for errors, and `hints` maps another
     format to advice.
     """
     values = read_json(path, noun)
-    if not isinstance(values, dict) or values.get("format") != expected:
+    if not isinstance(values, dict) or values.get("format") not in expected:
         found = values.get("format") if isinstance(values, dict) else type(values).__name__
         hint = (hints or {}).get(found) if isinstance(found, str) else None
         raise BundleError(
-            f"{path} says {reprlib.repr(found)}, expected {expected!r}{f'; {hint}' if hint else ''}"
+            f"{path} says {reprlib.repr(found)}, expected {' or '.join(map(repr, expected))}"
+            + (f"; {hint}" if hint else "")
         )
     written = values.get("format_version")
     if not isinstance(written, int) or isinstance(written, bool) or written < 1:

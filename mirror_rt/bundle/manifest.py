@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from mirror_rt.bundle.json_document import naming, read_document, read_json
+from mirror_rt.bundle.score_layers import ScoreLayers
 from mirror_rt.errors import BundleError, BundleIntegrityError
 from mirror_rt.io.atomic import sha256
 from mirror_rt.schema import Digest, InnerPath, Rule, at_most, between, build
@@ -28,7 +29,9 @@ Precision = Literal["fp32", "fp16", "bf16", "int8"]
 Target = Literal["cpu", "cuda", "native"]
 # A tuned Hugging Face folder, and the bundle that `export` makes of it; both have a mirror.json.
 # `ONNX files` are those of other publishers, whose manifest is made in memory (onnx_files.py).
-Format = Literal["mirror_rt encoder", "mirror_rt bundle", "ONNX files"]
+# A cross-encoder has a format of its own, so that every version that makes vectors refuses it.
+Format = Literal["mirror_rt encoder", "mirror_rt bundle", "mirror_rt cross-encoder", "ONNX files"]
+BUNDLES: tuple[Format, ...] = ("mirror_rt bundle", "mirror_rt cross-encoder")
 
 # These limits are far above every published model; they keep a damaged number from allocating
 # huge amounts of memory.
@@ -58,6 +61,7 @@ class Layout:
     model = "onnx/model.onnx"
     tokenizer = "tokenizer.json"
     heads = "heads/heads.json"  # optional, see mirror_rt.heads.task_heads
+    scores = "heads/scores.npy"  # of a cross-encoder, see mirror_rt.reranking.score_head
 
     @staticmethod
     def mapped(graph: str) -> str:
@@ -122,6 +126,8 @@ class Manifest:
         alignment: how the vectors were mapped into the space of another bundle; None if they were
             not.
         prompts: name -> prompt to put before a text; `default_prompt_name` is the default one.
+        scores: head of a cross-encoder, which makes scores of the vectors of pairs; None for an
+            encoder of texts.
         variants: name -> graph (`fp32`, `int8`, `fp16-cuda` ...); none in a tuned folder.
         files: path inside the folder -> FileRecord.
     """
@@ -143,6 +149,7 @@ class Manifest:
     alignment: dict[str, Any] | None = None
     prompts: _Prompts = field(default_factory=dict)
     default_prompt_name: str | None = None
+    scores: ScoreLayers | None = None
     variants: dict[str, Variant] = field(default_factory=dict)
     generator: str = ""
     created: str = ""
@@ -157,8 +164,8 @@ class Manifest:
         return head | values
 
     @classmethod
-    def read(cls, folder: Path, expected: Format = "mirror_rt bundle") -> Manifest:
-        """Read and check `folder`/mirror.json.
+    def read(cls, folder: Path, expected: Format | None = "mirror_rt bundle") -> Manifest:
+        """Read and check `folder`/mirror.json; None for `expected` takes bundles of all kinds.
 
         Raises:
             BundleError: there is no such folder or manifest, its format is not `expected`, or a
@@ -167,8 +174,8 @@ class Manifest:
         """
         path = folder / Layout.manifest
         values = read_document(
-            path, noun="bundle", expected=expected, version=FORMAT_VERSION,
-            hints={"mirror_rt encoder": f"export it first: mirror-rt export {folder} --out BUNDLE"},
+            path, noun="bundle", expected=(expected,) if expected else BUNDLES,
+            version=FORMAT_VERSION, hints=_hints(folder),
         )  # fmt: skip
         with naming(path):
             return cls.of_values(values)
@@ -189,10 +196,16 @@ class Manifest:
                 f"default_prompt_name is {self.default_prompt_name!r}, expected one of prompts "
                 f"({', '.join(self.prompts) or 'there are none'}) or null"
             )
-        if self.format == "mirror_rt bundle":
+        if self.format in BUNDLES:
             if not self.variants:
                 raise ValueError("variants is {}, expected at least one")
             parts = [part for v in self.variants.values() for part in (v.file, v.weights) if part]
+            if (self.scores is not None) != (self.format == "mirror_rt cross-encoder"):
+                raise ValueError(f"format is {self.format!r}, and only a cross-encoder has scores")
+            if self.scores is not None:
+                if problem := self.scores.problem(self.dimension):
+                    raise ValueError(problem)
+                parts.append(Layout.scores)
             for required in (*parts, Layout.tokenizer):
                 if required not in self.files:
                     raise ValueError(f"files has no record of {required}")
@@ -266,6 +279,15 @@ class Manifest:
                 yield
             finally:
                 compared.result()
+
+
+def _hints(folder: Path) -> dict[str, str]:
+    """Return advice for each format that is not the expected one."""
+    return {
+        "mirror_rt encoder": f"export it first: mirror-rt export {folder} --out BUNDLE",
+        "mirror_rt bundle": "it makes vectors of texts: mirror_rt.Encoder.load takes it",
+        "mirror_rt cross-encoder": "it scores pairs of texts: mirror_rt.Reranker.load takes it",
+    }
 
 
 def _other_size(folder: Path, name: str, record: FileRecord) -> str | None:

@@ -17,6 +17,7 @@ from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.io.atomic import new_file
 
 _TAGS = ["feature-extraction", "mirror-bert", "onnx", "onnxruntime", "sentence-embeddings"]
+_TAGS_OF_PAIRS = ["cross-encoder", "onnx", "reranker"]
 _PAPER = "[Mirror-BERT](https://aclanthology.org/2021.emnlp-main.109/)"
 # Descriptions by the `system` of a recipe; a recipe without one is Mirror-BERT.
 _SYSTEMS = {
@@ -30,9 +31,15 @@ _LABELLED = frozenset({"burt", "finetune", "multitask"})
 _PARITY = {
     "mean_cosine": "mean cosine",
     "min_cosine": "lowest cosine",
+    "correlation": "correlation",
     "max_difference": "largest difference",
     "spearman": "Spearman",
 }
+
+_RERANKING = (
+    "```python\nfrom mirror_rt import Reranker\n\nreranker = Reranker.load({})\n"
+    'ranking = reranker.rank("a query", ["one document", "another"])\n```'
+)
 
 
 def write_model_card(folder: Path, manifest: Manifest) -> None:
@@ -80,14 +87,15 @@ def pack_card(manifests: dict[str, Manifest], name: str) -> str:
 
 def _front_matter(manifests: Iterable[Manifest]) -> str:
     manifests = list(manifests)
+    pairs = any(manifest.scores for manifest in manifests)
     licences = {_licence(manifest) for manifest in manifests}
     data = hub_library("a model card").ModelCardData(
         language=_one_or_all({code for m in manifests if (code := _language_code(m))}),
         license=licences.pop() if len(licences) == 1 else "unknown",
         base_model=_one_or_all({_base(m) for m in manifests if _is_on_hub(m)}),
         library_name="mirror_rt",
-        pipeline_tag="sentence-similarity",
-        tags=_TAGS,
+        pipeline_tag="text-ranking" if pairs else "sentence-similarity",
+        tags=_TAGS_OF_PAIRS if pairs else _TAGS,
     )
     return f"---\n{data.to_yaml()}\n---"
 
@@ -133,6 +141,13 @@ def _introduction(manifest: Manifest) -> str:
             tuned = f"tuned on {strings} labelled rows{of} by {by}"
         elif (manifest.data or {}).get("supervised_pairs"):
             tuned = f"tuned on {strings} pairs{of} by {by}"
+    if scores := manifest.scores:
+        return (
+            f"A cross-encoder: pairs of texts in, {len(scores.labels)} score"
+            f"{'s' * (len(scores.labels) > 1)} out. {_base(manifest)}, {tuned}. The ONNX graph "
+            f"gives the vector of a pair, of which mirror_rt makes its score; a pair may have "
+            f"{manifest.max_length} tokens."
+        )
     return (
         f"A text encoder: strings in, vectors of {manifest.dimension} dimensions out. "
         f"{_base(manifest)}, {tuned}. Pooling ({manifest.pooling}) and normalisation are inside "
@@ -145,6 +160,8 @@ def _usage(manifest: Manifest, name: str | None) -> str:
     parts = []
     if name:
         parts.append(f"```bash\nmirror-rt pull {name} --out {folder}\n```")
+    if manifest.scores:
+        return "\n\n".join([*parts, _RERANKING.format(json.dumps(name or folder))])
     parts += [
         "With mirror_rt (neither torch nor transformers is needed):",
         _python_usage(name or folder),
@@ -194,16 +211,19 @@ def _plain_usage(manifest: Manifest, folder: str) -> str:
 
 def _variants(manifest: Manifest) -> str:
     parity = [variant.parity or {} for variant in manifest.variants.values()]
-    shown = {key: title for key, title in _PARITY.items() if any(key in p for p in parity)}
+    shown = {
+        key: title for key, title in _PARITY.items() if any(p.get(key) is not None for p in parity)
+    }
     rows = [
         (name, f"`{v.file}`", v.target, _size(manifest, v), *(_number(p.get(key)) for key in shown))
         for (name, v), p in zip(manifest.variants.items(), parity, strict=True)
     ]
     text = _table(("name", "file", "runs on", "MB", *shown.values()), rows)
     first = parity[0] if parity else {}
+    noun = "pairs" if manifest.scores else "texts"
     if "texts" in first:
         text += (
-            f"\n\nCompared with PyTorch over {first['texts']} texts of {first.get('min_tokens')} "
+            f"\n\nCompared with PyTorch over {first['texts']} {noun} of {first.get('min_tokens')} "
             f"to {first.get('max_tokens')} tokens."
         )
     for name, variant in manifest.variants.items():

@@ -89,7 +89,7 @@ def digest_of(folder: Path) -> str:
     """
     variants = {} if (folder / Layout.manifest).exists() else onnx_variants(folder)
     if not variants:
-        Manifest.read(folder)  # its error says what the folder is instead
+        Manifest.read(folder, None)  # its error says what the folder is instead
         return sha256(folder / Layout.manifest)
     digest = hashlib.sha256()
     for path in sorted([*folder.glob("*.json"), *folder.glob("*/config.json")]):

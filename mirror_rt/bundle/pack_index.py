@@ -113,7 +113,7 @@ class PackIndex:
         """Read and check `folder`/pack.json, without looking at the bundles themselves."""
         folder = Path(folder)
         path = folder / file
-        values = read_document(path, noun="pack", expected=_FORMAT, version=PACK_VERSION)
+        values = read_document(path, noun="pack", expected=(_FORMAT,), version=PACK_VERSION)
         with naming(path):
             index: PackIndex = build(cls, values)
             index._check_consistent(folder)
@@ -181,6 +181,6 @@ def read_bundles(folder: Path) -> dict[str, Manifest]:
         entries = PackIndex.read(folder).bundles.values()
         return {entry.path: entry.verify(folder) for entry in entries}
     (bundle,) = bundle_folders(folder)
-    manifest = Manifest.read(bundle)
+    manifest = Manifest.read(bundle, None)
     manifest.verify(bundle)
     return {".": manifest}

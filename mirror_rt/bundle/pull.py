@@ -57,7 +57,7 @@ def pull(
         if variants is not None:
             _keep(folder, variants)
         for bundle in bundle_folders(folder):
-            if damage := Manifest.read(bundle).damage(bundle):
+            if damage := Manifest.read(bundle, None).damage(bundle):
                 raise BundleIntegrityError(f"{where} is damaged, nothing was written: {damage}")
         size = sum((folder / file).stat().st_size for file in files)
     return Pulled(snapshot.name, len(files), size)
@@ -81,7 +81,7 @@ def _download(
         )
     folder = download_graphs(name, folder, offline=offline, error=HubError, variants=variants)
     card = [Layout.card] if (folder / Layout.card).is_file() else []
-    return folder, [Layout.manifest, *card, *Manifest.read(folder).files_of(variants)]
+    return folder, [Layout.manifest, *card, *Manifest.read(folder, None).files_of(variants)]
 
 
 def _copy(snapshot: Path, files: list[str], folder: Path) -> None:
@@ -100,7 +100,7 @@ def _copy(snapshot: Path, files: list[str], folder: Path) -> None:
 def _keep(folder: Path, variants: Sequence[str]) -> None:
     """Remove the other variants from a manifest, and keep unknown fields of later versions."""
     path = folder / Layout.manifest
-    files = Manifest.read(folder).files_of(variants)
+    files = Manifest.read(folder, None).files_of(variants)
     values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     values["variants"] = {n: v for n, v in values["variants"].items() if n in variants}
     values["files"] = {n: record for n, record in values["files"].items() if n in files}

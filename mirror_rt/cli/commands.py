@@ -73,6 +73,7 @@ _SERVE = tuple((name, "serve") for name in ("starlette", "uvicorn", "msgspec", "
 _ROWS: tuple[tuple[str, str, str, tuple[tuple[str, str], ...]], ...] = (
     ("encode", _USE, "turn the texts of a file into vectors", ()),
     ("predict", _USE, "give texts labels and values by the task heads of a bundle", ()),
+    ("rerank", _USE, "score pairs of texts, or rank documents, with a cross-encoder", ()),
     ("serve", _USE, "serve vectors over HTTP, as OpenAI's and TEI's servers do", _SERVE),
     ("info", _USE, "show what a bundle or a pack is, and verify every hash", ()),
     ("pull", _USE, "download a bundle from a model hub", _HUB),

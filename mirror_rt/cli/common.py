@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from mirror_rt.bundle.hub import hub_library
 from mirror_rt.bundle.json_document import to_export
-from mirror_rt.bundle.manifest import declared_format
+from mirror_rt.bundle.manifest import BUNDLES, declared_format
 from mirror_rt.bundle.onnx_files import onnx_variants
 from mirror_rt.bundle.pack_index import refuse_pack
 from mirror_rt.cli.parsing.options import Given, Group, Help
@@ -67,7 +67,7 @@ class LoadingOptions:
 
 def _needs_no_torch(path: Path) -> bool:
     """Return whether to load a model without torch: of several forms torch runs the original."""
-    if declared_format(path) == "mirror_rt bundle":
+    if declared_format(path) in BUNDLES:
         return True
     if not path.exists():
         return find_spec("torch") is None

@@ -39,7 +39,7 @@ class Info(Invocation):
             _show_pack(folder, PackIndex.read(folder), as_json=self.json)
             return
         tuned = declared_format(folder) == "mirror_rt encoder"
-        manifest = Manifest.read(folder, "mirror_rt encoder" if tuned else "mirror_rt bundle")
+        manifest = Manifest.read(folder, "mirror_rt encoder" if tuned else None)
         manifest.verify(folder)
         if self.json:
             print(json.dumps(manifest.to_dict() | {"verified": True}, indent=2, ensure_ascii=False))
@@ -80,11 +80,7 @@ def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
         ("language", manifest.language or "not declared"),
         ("vector space", _space(manifest)),
         ("level", manifest.level or "not tuned here"),
-        (
-            "embedding",
-            f"{manifest.dimension} dimensions, pooling {manifest.pooling}, "
-            + ("unit length" if manifest.normalize else "as pooled (normalize: false)"),
-        ),
+        _output(manifest),
         ("max length", f"{manifest.max_length} tokens"),
         ("prompts", _prompts(manifest)),
     ]
@@ -106,6 +102,15 @@ def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
     return rows
 
 
+def _output(manifest: Manifest) -> tuple[str, str]:
+    """Return a row that says what the model makes of its input."""
+    if scores := manifest.scores:
+        labels = ", ".join(scores.labels[:5]) + ", ..." * (len(scores.labels) > 5)
+        return "scores", f"of pairs: {len(scores.labels)} ({labels}), {scores.activation}"
+    length = "unit length" if manifest.normalize else "as pooled (normalize: false)"
+    return "embedding", f"{manifest.dimension} dimensions, pooling {manifest.pooling}, {length}"
+
+
 def _space(manifest: Manifest) -> str:
     aligned = (manifest.alignment or {}).get("to")
     return (manifest.space or "its own") + (f", aligned to {aligned}" if aligned else "")
@@ -124,12 +129,16 @@ def describe_parity(variant: Variant) -> str:
     if (parity := variant.parity) is None:
         return f"{variant.file}, not compared with PyTorch: {variant.unchecked}"
     kept = variant.graph.get("float32_layers")
+    if isinstance(parity.get("correlation"), float):
+        alike, noun = f"correlation {_number(parity, 'correlation', '.6f')}", "pairs"
+    else:
+        mean, worst = (_number(parity, f"{name}_cosine", ".5f") for name in ("mean", "min"))
+        alike, noun = f"mean cosine {mean}, worst {worst}", "texts"
     parts = [
         variant.file,
         f"{_number(parity, 'bytes', '.1f', scale=1e-6)} MB",
-        f"differs from PyTorch by {_number(parity, 'max_difference', '.1e')} at most, mean cosine "
-        f"{_number(parity, 'mean_cosine', '.5f')}, worst {_number(parity, 'min_cosine', '.5f')}, "
-        f"over {parity.get('texts')} texts of {parity.get('min_tokens')} to "
+        f"differs from PyTorch by {_number(parity, 'max_difference', '.1e')} at most, {alike}, "
+        f"over {parity.get('texts')} {noun} of {parity.get('min_tokens')} to "
         f"{parity.get('max_tokens')} tokens",
     ]
     if "spearman" in parity:

@@ -17,13 +17,11 @@ import numpy as np
 from mirror_rt.cli.common import Bundle, ModelOptions, Quiet
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Given, Group, Help
-from mirror_rt.errors import ConfigError, DataError
-from mirror_rt.evaluation.readers.pairs import find_text_columns
-from mirror_rt.evaluation.readers.tables import find_column, numbered_lines
+from mirror_rt.cli.rows import INPUT, Row, open_output, read_rows
+from mirror_rt.errors import DataError
 from mirror_rt.heads.predictor import Predictor, class_of, score_predictions
 from mirror_rt.heads.task_heads import Predictions, TaskHead
-from mirror_rt.io.atomic import check_free, new_file
-from mirror_rt.io.text import Table, iter_jsonl, read_table
+from mirror_rt.io.atomic import check_free
 from mirror_rt.pipeline.options import EncodeOptions
 from mirror_rt.progress import progress_bar
 
@@ -31,10 +29,6 @@ from mirror_rt.progress import progress_bar
 OF_PREDICT = ("batch_size", "on_too_long", "errors")
 
 _WINDOW = 1024  # number of rows that are encoded together
-_TEXT_FIELDS = ("text", "sentence")
-
-# A text or a pair of texts, and the cell of its label (None if no label is asked for).
-_Row = tuple[Any, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +50,7 @@ class Predict(Invocation):
     head: Annotated[str | None, Help("needed where the bundle has several", "NAME")] = None
     input: Annotated[
         str,
-        Help("FILE.jsonl; FILE.csv or FILE.tsv with a header; another name, or - for standard "
-             "input, for lines: a text, or two with a tab between them", "FILE"),
+INPUT,
     ]  # fmt: skip
     fields: Annotated[
         str | None,
@@ -78,8 +71,8 @@ class Predict(Invocation):
             check_free(Path(self.output), overwrite=self.overwrite)
         predictor = Predictor.load(self.model, **self.load.make().keywords())
         head = predictor.heads.get(self.head)
-        rows = _rows(self, head)
-        with _output(self) as file:
+        rows = read_rows(self.input, self.fields, 2 if head.takes_pairs else 1, self.label_field)
+        with open_output(self.output, overwrite=self.overwrite) as file:
             targets, parts = _predict_windows(predictor, head, rows, file, self)
         if not parts:
             raise DataError(f"{self.input} holds no rows")
@@ -90,7 +83,7 @@ class Predict(Invocation):
 def _predict_windows(
     predictor: Predictor,
     head: TaskHead,
-    rows: Iterator[_Row],
+    rows: Iterator[Row],
     file: IO[bytes],
     call: Predict,
 ) -> tuple[list[float | None], list[Predictions]]:
@@ -160,63 +153,3 @@ def _target(head: TaskHead, cell: str | None, row: int) -> float | None:
         if math.isfinite(value := float(cell)):
             return value
     raise DataError(f"row {row}: the value {cell!r} is not a finite number")
-
-
-@contextlib.contextmanager
-def _output(call: Predict) -> Iterator[IO[bytes]]:
-    if call.output == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    with new_file(Path(call.output), overwrite=call.overwrite) as file:
-        yield file
-
-
-def _rows(call: Predict, head: TaskHead) -> Iterator[_Row]:
-    path, label = call.input, call.label_field
-    fields = call.fields.split(",") if call.fields else None
-    count = 2 if head.takes_pairs else 1
-    if fields is not None and len(fields) != count:
-        raise ConfigError(
-            f"--fields {call.fields}: the head {head.name!r} takes {count} "
-            f"text{'s' if count > 1 else ''}"
-        )
-    suffix = Path(path).suffix
-    if suffix == ".jsonl":
-        names = fields or (["sentence1", "sentence2"] if count == 2 else ["text"])
-        records = iter_jsonl(path, *names, *([label] if label else []))
-        return ((_item(r[:count]), str(r[count]) if label else None) for r in records)
-    if suffix in (".csv", ".tsv"):
-        return _table_rows(read_table(Path(path)), fields, label, count)
-    if fields is not None or label is not None:
-        raise ConfigError(f"--fields and --label-field need columns: {path} has lines")
-    return ((_item(_cells(path, n, line, count)), None) for n, line in numbered_lines(path))
-
-
-def _table_rows(
-    table: Table, fields: list[str] | None, label: str | None, count: int
-) -> Iterator[_Row]:
-    if fields is not None:
-        names = tuple(fields)
-    elif count == 1:
-        names = (find_column(table, _TEXT_FIELDS, "texts (see --fields)"),)
-    else:
-        names = find_text_columns(table, label or "score")
-    columns = [table.column(name) for name in names]
-    cells: list[str | None] = [None] * len(table.rows)
-    if label is not None:
-        cells = [*table.column(label)]
-    return zip(map(_item, zip(*columns, strict=True)), cells, strict=True)
-
-
-def _cells(path: str, number: int, line: str, count: int) -> tuple[str, ...]:
-    cells = tuple(line.split("\t")) if count == 2 else (line,)
-    if len(cells) != count:
-        raise DataError(
-            f"{path}, line {number}: {len(cells)} cells, expected two texts with a tab between"
-        )
-    return cells
-
-
-def _item(cells: tuple[Any, ...]) -> Any:
-    return cells[0] if len(cells) == 1 else cells

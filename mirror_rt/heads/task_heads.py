@@ -188,7 +188,7 @@ class Heads:
                 "tune some, and mirror-rt export keeps them"
             )
         values = read_document(
-            path, noun="folder of heads", expected="mirror_rt heads", version=HEADS_VERSION
+            path, noun="folder of heads", expected=("mirror_rt heads",), version=HEADS_VERSION
         )
         with naming(path):
             read: _Document = build(_Document, values)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_rt import _core
-from mirror_rt.bundle.manifest import Manifest, Precision, Variant
+from mirror_rt.bundle.manifest import BUNDLES, Manifest, Precision, Variant
 from mirror_rt.errors import BundleError, ConfigError, MissingDependencyError, Setting
 from mirror_rt.inference.devices import on_card
 from mirror_rt.inference.load_options import LoadOptions
@@ -78,7 +78,7 @@ def find_native(
 
 def _why_not(manifest: Manifest, variant: Variant, options: LoadOptions) -> str | None:
     """Return why the native engine does not fit, as far as no graph must be read to tell."""
-    if manifest.format != "mirror_rt bundle":
+    if manifest.format not in BUNDLES:
         return "plain ONNX files have operators that are not fused"
     if options.for_cards:
         return f"it does not have the option {options.for_cards[0]}"

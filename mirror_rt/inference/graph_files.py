@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.manifest import BUNDLES, Layout, Manifest
 from mirror_rt.errors import BundleError
 from mirror_rt.tokens.joining import JoinedTokens
 from mirror_rt.tokens.padding import PaddedBatch
@@ -42,7 +42,7 @@ def loadable(folder: Path, manifest: Manifest, graph: str) -> Path:
 
 def check_graph(graph: GraphSession | OpenVinoRunner, manifest: Manifest) -> None:
     """Raise BundleError if a graph does not take and give what its manifest's format promises."""
-    plain = manifest.format != "mirror_rt bundle"
+    plain = manifest.format not in BUNDLES
     takes = PaddedBatch._fields + (() if plain else JoinedTokens._fields)
     unusable = {*graph.inputs} - {*takes} or {*graph.inputs.values()} - {"tensor(int64)", "i64"}
     if unusable or "input_ids" not in graph.inputs:

@@ -91,7 +91,8 @@ class Pipeline:
         ):
             return TokenRows(0, RaggedTokens.from_lists([ids]), np.zeros(1, np.bool_))
         else:
-            return self.tokenize(TextWindow.check(0, inputs), plan, stop)
+            window = TextWindow(0, inputs, self.tokenizer.find_invalid(inputs))
+            return self.tokenize(window, plan, stop)
         if not rows.as_given:
             self._report(rows, plan)
         return rows

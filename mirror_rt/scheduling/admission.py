@@ -10,6 +10,7 @@ from typing import Any
 from mirror_rt.errors import ConfigError, OverloadedError
 from mirror_rt.scheduling.requests import BatchReport, Request
 from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts
+from mirror_rt.tokens.windows import size_of
 
 # Each run, and each request, multiplies the weight of those before it by this: about ten count.
 _DECAY = 0.9
@@ -145,10 +146,10 @@ class TokenEstimate:
     def tokens(self, request: Request) -> int:
         """Return about how many tokens the texts of a request have; those of ids are counted."""
         most = math.inf if request.plan.on_too_long == "chunk" else self._max_length
-        rate, known = self._tokens / self._characters, [t for t in request.texts if _sized(t)]
+        rate, known = self._tokens / self._characters, list(filter(size_of, request.texts))
         if known and isinstance(known[0], list):
             return sum(map(len, known))
-        return int(sum(min(most, _SPECIAL + rate * len(text)) for text in known))
+        return int(sum(min(most, _SPECIAL + rate * size_of(text)) for text in known))
 
     def learn(self, texts: list[Any], tokens: int) -> None:
         """Remember the number of tokens that texts have, none of which was cut."""
@@ -193,10 +194,6 @@ class Pace:
         if not report.failed:
             self._seconds = _DECAY * self._seconds + seconds
             self._cost = _DECAY * self._cost + report.padded_tokens + self._run_cost
-
-
-def _sized(text: Any) -> bool:
-    return isinstance(text, str | list)
 
 
 def _latest(requests: Iterable[Request]) -> float:

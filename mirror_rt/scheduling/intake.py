@@ -20,7 +20,7 @@ from mirror_rt.scheduling.requests import Request, RequestTimes
 from mirror_rt.tokens.chunking import TokenRows
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.tokens.tokenization import Stopped
-from mirror_rt.tokens.windows import cut_ranges
+from mirror_rt.tokens.windows import cut_ranges, size_of
 
 # Limits of a call that is tokenised in the event loop itself, within a fraction of a millisecond:
 # the number of texts, and the total number of characters or token ids.
@@ -168,12 +168,12 @@ class Intake:
 
 def _is_short(texts: list[Any]) -> bool:
     """Return whether tokenising texts takes less time than handing them to another thread."""
-    return len(texts) <= _MOST_INLINE_TEXTS and sum(map(_size, texts)) <= _MOST_INLINE_SIZE
+    return len(texts) <= _MOST_INLINE_TEXTS and sum(map(size_of, texts)) <= _MOST_INLINE_SIZE
 
 
 def _is_long(texts: list[Any]) -> bool:
     """Return whether texts take more than one step."""
-    return len(texts) > _STEP_TEXTS or sum(map(_size, texts)) > _STEP_CHARACTERS
+    return len(texts) > _STEP_TEXTS or sum(map(size_of, texts)) > _STEP_CHARACTERS
 
 
 def _tokenize(
@@ -184,7 +184,7 @@ def _tokenize(
     An InvalidTextError names all texts that cannot be encoded.
     """
     clip = pipeline.tokenizer.clip_characters
-    steps = cut_ranges([min(_size(text), clip) for text in texts], _STEP_TEXTS, _STEP_CHARACTERS)
+    steps = cut_ranges([min(size_of(text), clip) for text in texts], _STEP_TEXTS, _STEP_CHARACTERS)
     if len(steps) == 1:
         return pipeline.tokenize(texts, plan, stop)
     parts, invalid = [], []
@@ -223,7 +223,3 @@ def _joined(parts: list[TokenRows]) -> TokenRows:
         text,
         weights,
     )
-
-
-def _size(text: Any) -> int:
-    return len(text) if isinstance(text, str | list) else 0

@@ -35,7 +35,9 @@ class RaggedTokens:
     """Token ids of n sequences of different length, in one array.
 
     Attributes:
-        ids: int32 [T], the sequences one after the other.
+        ids: int32 [T], the sequences one after the other. A token of type 1, of the second text of
+            a pair, is stored as ~id, which is negative: so its type is wherever the row is, in
+            queues and caches, too.
         offsets: int64 [n + 1]; sequence i is `ids[offsets[i]:offsets[i + 1]]`.
     """
 
@@ -81,4 +83,10 @@ class RaggedTokens:
         arrays = _core.pad_rows(
             self.ids, self.offsets, rows, pad_id=pad_id, length=-1 if length is None else length
         )
-        return PaddedBatch(*arrays)
+        batch = PaddedBatch(*arrays)
+        ids = batch.input_ids
+        if ids.size and ids.min() < 0:
+            second = ids >> 63  # -1 for the tokens of type 1, else 0
+            np.bitwise_xor(ids, second, out=ids)
+            np.negative(second, out=batch.token_type_ids)
+        return batch

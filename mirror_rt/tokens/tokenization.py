@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +30,9 @@ _SECOND_CLIP = 16 * _CLIP_CHARACTERS_PER_TOKEN
 _SHORT_CHARACTERS = 256
 
 Ids = npt.NDArray[np.int32]
-_MOST_ID = 2**31 - 1
+MOST_ID = 2**31 - 1
 # Finds numbers of ten or more digits in a tokenizer.json. Only if there are any, the vocabulary is
-# searched for ids above `_MOST_ID`, because listing it takes as long as loading it.
+# searched for ids above `MOST_ID`, because listing it takes as long as loading it.
 _PERHAPS_LARGER_ID = re.compile(rb'"\s*:\s*[0-9]{10}')
 _IDS, _OVERFLOWING = attrgetter("ids"), attrgetter("overflowing")
 
@@ -139,14 +139,14 @@ class TextTokenizer:
         return self._tokenizer.decode_batch(list(ids), skip_special_tokens=skip_special)
 
     @classmethod
-    def from_file(cls, path: Path, *, max_length: int, pad_id: int) -> TextTokenizer:
+    def from_file(cls, path: Path, *, max_length: int, pad_id: int) -> Self:
         """Read a tokenizer.json, and check that it works."""
         from tokenizers import Tokenizer  # takes a quarter of the time of importing mirror_rt
 
         if not path.is_file():  # reading a pipe would wait forever
             raise BundleError(f"{path} is not a regular file")
         content = path.read_bytes()
-        with _library_errors(f"{path} is not a tokenizer file"):
+        with library_errors(f"{path} is not a tokenizer file"):
             tokenizer = Tokenizer.from_buffer(content)
         try:
             made = cls(tokenizer, max_length=max_length, pad_id=pad_id, copy=False)
@@ -162,8 +162,8 @@ class TextTokenizer:
             return f"it has no token {self.pad_id}, the pad_id of the manifest"
         vocabulary = self._tokenizer.get_vocab() if may_have_larger_ids else {}
         encoding = self._encode(["a"])[0]
-        if (largest := max([*vocabulary.values(), *encoding.ids], default=0)) > _MOST_ID:
-            return f"its vocabulary or post_processor has the token id {largest}, above {_MOST_ID}"
+        if (largest := max([*vocabulary.values(), *encoding.ids], default=0)) > MOST_ID:
+            return f"its vocabulary or post_processor has the token id {largest}, above {MOST_ID}"
         if len(encoding.tokens) != len(encoding.ids):
             return "its post_processor has special tokens of several ids and one name"
         # A letter alone may be removed by the rules for another script.
@@ -191,16 +191,26 @@ class TextTokenizer:
         runs of white space), the first 1,024 characters per token are. A text that is longer than
         what was tokenised counts as truncated.
         """
+        encodings, truncated = self._clipped(texts, prompt)
+        return TokenizedTexts(RaggedTokens.from_lists(list(map(_IDS, encodings))), truncated)
+
+    def find_invalid(self, inputs: Sequence[Any]) -> dict[int, str]:
+        """Return index -> reason for each input that cannot be tokenised."""
+        return find_invalid(inputs)
+
+    def _clipped(
+        self, texts: Sequence[str], prompt: str = "", *, special: bool = True
+    ) -> tuple[list[Encoding], list[bool]]:
+        """Return the encoding of each text, with the special tokens or without, and what is cut."""
         clip, second = self.clip_characters, _SECOND_CLIP * self.max_length
-        encodings = self._encode([prompt + text[:clip] for text in texts])
+        encodings = self._encode([prompt + text[:clip] for text in texts], special=special)
         truncated = list(map(bool, map(_OVERFLOWING, encodings)))
         if max(map(len, texts), default=0) > clip:
             for i, text in enumerate(texts):
                 if len(text) > clip and not truncated[i]:
-                    encodings[i] = self._encode([prompt + text[:second]])[0]
+                    encodings[i] = self._encode([prompt + text[:second]], special=special)[0]
                     truncated[i] = bool(encodings[i].overflowing) or len(text) > second
-        tokens = RaggedTokens.from_lists(list(map(_IDS, encodings)))
-        return TokenizedTexts(tokens, truncated)
+        return encodings, truncated
 
     @property
     def vocabulary_size(self) -> int:
@@ -209,7 +219,7 @@ class TextTokenizer:
 
     def pieces(self, text: str, *, special_tokens: bool) -> list[TokenPiece]:
         """Return all tokens of a text of any length, with their positions in it."""
-        with _library_errors("the tokenizer failed"):
+        with library_errors("the tokenizer failed"):
             # Encode a batch of one, because `encode` would hold the global interpreter lock.
             first = self._tokenizer.encode_batch([text])[0]
         parts = [first, *first.overflowing]
@@ -262,9 +272,9 @@ class TextTokenizer:
             _raise_library_error(error, "the tokenizer failed")
         return ids if 0 < len(ids) < self.max_length else None
 
-    def _encode(self, texts: list[str]) -> list[Encoding]:
-        with _library_errors("the tokenizer failed"):
-            return self._tokenizer.encode_batch_fast(texts)
+    def _encode(self, texts: list[str], *, special: bool = True) -> list[Encoding]:
+        with library_errors("the tokenizer failed"):
+            return self._tokenizer.encode_batch_fast(texts, add_special_tokens=special)
 
 
 def _has_text(encoding: Encoding) -> bool:
@@ -272,7 +282,8 @@ def _has_text(encoding: Encoding) -> bool:
 
 
 @contextlib.contextmanager
-def _library_errors(what: str) -> Iterator[None]:
+def library_errors(what: str) -> Iterator[None]:
+    """Turn the errors of `tokenizers` into a BundleError that says `what` is wrong."""
     try:
         yield
     except BaseException as error:  # noqa: BLE001 - it is raised again

@@ -87,13 +87,20 @@ def text_windows(
         if reason := why_invalid(text) if invalid is None else invalid.get(number):
             refused[len(held)] = reason
         else:
-            characters += len(text)
+            characters += size_of(text)
         held.append(text)
         if len(held) >= size or characters >= most_characters:
             yield TextWindow(start, held, refused)
             start, held, refused, characters = number + 1, [], {}, 0
     if held:
         yield TextWindow(start, held, refused)
+
+
+def size_of(text: Any) -> int:
+    """Return the characters of a text or a pair of texts, or the number of token ids; else 0."""
+    if isinstance(text, tuple):
+        return sum(len(part) for part in text[:2] if isinstance(part, str))
+    return len(text) if isinstance(text, str | list) else 0
 
 
 def cut_ranges(sizes: Sequence[int], most: int, most_size: int) -> list[range]:

@@ -14,6 +14,7 @@ from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.session import GraphSession
 from mirror_rt.tokens.padding import PaddedBatch
+from mirror_rt.tokens.pairs import PairTokenizer
 from mirror_rt.tokens.tokenization import TextTokenizer
 
 Array = npt.NDArray[Any]
@@ -22,16 +23,18 @@ Array = npt.NDArray[Any]
 class Probe:
     """Runs graphs derived from those of a bundle; they read the bundle's weights in place.
 
-    They run on `texts`, `rows` at a time, where texts of similar lengths share a batch.
+    They run on `texts` (pairs of a cross-encoder), `rows` at a time, where texts of similar lengths
+    share a batch.
 
     Attributes:
         batches: the texts, padded.
         rows: indices of the texts of each batch, int64 [b].
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, texts: list[str], rows: int) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, texts: list[Any], rows: int) -> None:
         self._path = (folder / Layout.model).with_name("probe.onnx")
-        tokenizer = TextTokenizer.from_file(
+        kind = TextTokenizer if manifest.scores is None else PairTokenizer
+        tokenizer = kind.from_file(
             folder / Layout.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
         )
         tokens = tokenizer(texts).tokens

@@ -13,7 +13,7 @@ from typing import Any
 
 from mirror_export.config import ExportConfig
 from mirror_rt import Manifest, __version__
-from mirror_rt.bundle.manifest import declared_format
+from mirror_rt.bundle.manifest import BUNDLES, declared_format
 from mirror_rt.bundle.pack_index import PACK_FILE, is_pack
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.io.atomic import files_sha256, sha256
@@ -95,7 +95,7 @@ def _is_model(path: Path) -> bool:
     if not (path / "config.json").is_file() or is_pack(path):
         return False
     try:
-        return declared_format(path) != "mirror_rt bundle"
+        return declared_format(path) not in BUNDLES
     except BundleError:
         return True  # a damaged manifest: the export reports it
 

@@ -27,6 +27,7 @@ MODULES = (
 CLASSES = (
     "mirror_rt.inference.load_options.LoadOptions",
     "mirror_rt.pipeline.options.EncodeOptions",
+    "mirror_rt.reranking.options.PredictOptions",
     "mirror_rt.server.ray_serve.ray_application",
 )
 

@@ -117,16 +117,34 @@ def make_tokenizer(tiny: Tiny, texts: list[str]):
     first, last = names["cls"], names["sep"]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{first} $A {last}",
-        pair=f"{first} $A {last} $B {last}",
+        pair=f"{first} $A {last} $B:1 {last}:1"
+        if tiny.types
+        else f"{first} $A {last} {last} $B {last}",
         special_tokens=[(first, special.index(first)), (last, special.index(last))],
     )
     return tokenizer
 
 
-def make_model(family: str, folder: Path, texts: list[str], *, seed: int = 0) -> Path:
-    """Write a tiny model with random weights, and its tokenizer."""
+def make_model(
+    family: str,
+    folder: Path,
+    texts: list[str],
+    *,
+    seed: int = 0,
+    labels: int | None = None,
+    config: dict[str, object] | None = None,
+) -> Path:
+    """Write a tiny model with random weights, and its tokenizer.
+
+    With `labels` it is a cross-encoder of so many; `config` has more values of its configuration.
+    """
     import torch
-    from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
+    from transformers import (
+        AutoConfig,
+        AutoModel,
+        AutoModelForSequenceClassification,
+        PreTrainedTokenizerFast,
+    )
 
     tiny = TINY[family]
     tokenizer = make_tokenizer(tiny, texts + SENTENCES)
@@ -151,7 +169,11 @@ def make_model(family: str, folder: Path, texts: list[str], *, seed: int = 0) ->
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = AutoModel.from_config(AutoConfig.for_model(family, **size | tiny.config))
+        values = size | tiny.config | (config or {})
+        kind = AutoModel
+        if labels is not None:
+            kind, values["num_labels"] = AutoModelForSequenceClassification, labels
+        model = kind.from_config(AutoConfig.for_model(family, **values))
         for parameter in model.parameters():
             if parameter.dim() == 1:  # biases of 0 and norms of 1 would hide a wrong fusion
                 torch.nn.init.normal_(parameter, parameter.mean().item(), 0.1)

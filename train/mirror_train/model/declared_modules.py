@@ -7,13 +7,14 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from torch import nn
 
 from mirror_rt.bundle.declared_modules import (
     MODULES,
     Declared,
+    ModelKind,
     Module,
     read_modules,
     read_poolings,
@@ -44,10 +45,10 @@ class TextOptions:
     lowercase: bool = False
 
 
-def declared(folder: Path) -> Declared:
+def declared(folder: Path, kind: ModelKind = "SentenceTransformer") -> Declared:
     """Read the settings of a sentence-transformers folder; the defaults where it has none."""
     with _as_model_error():
-        return read_settings(folder)
+        return read_settings(folder, kind)
 
 
 def declared_text_options(folder: Path) -> TextOptions:
@@ -67,6 +68,16 @@ def transformer_folder(folder: Path) -> Path:
     if modules[0].name != "Transformer":
         raise _unsupported(folder, modules[0].name)
     return modules[0].folder
+
+
+def is_classifier(folder: Path, config: Any) -> bool:
+    """Return whether a folder is that of a sequence classification, not of an encoder.
+
+    `config` is transformers' configuration. A folder whose modules.json has a pooling is that of an
+    encoder, whatever its architecture: the weights of a head are left over there.
+    """
+    names = getattr(config, "architectures", None) or [""]
+    return str(names[0]).endswith("ForSequenceClassification") and len(_modules(folder)) < 2
 
 
 def declared_pad_to(folder: Path) -> int | None:

@@ -14,6 +14,26 @@ _FEED_FORWARD = {"BiasGelu": 1, "SkipLayerNormalization": 2}
 
 
 @dataclass(frozen=True, slots=True)
+class Classifier:
+    """The layers of a family's `...ForSequenceClassification` behind its token vectors.
+
+    Attributes:
+        dense: module name of the first linear layer.
+        activation: name of the activation behind it in transformers, or the field of config.json
+            that holds the name.
+        out: module name of the last linear layer, which gives the logits.
+        norm: module name of a layer normalisation behind the activation; "" for none.
+        pooling: pooling of the token vectors, or the field of config.json that holds its name.
+    """
+
+    dense: str
+    activation: str
+    out: str = "classifier"
+    norm: str = ""
+    pooling: str = "cls"
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """The properties of one encoder family.
 
@@ -27,6 +47,7 @@ class Family:
         pooler: whether the model has a head after the hidden states that can be removed.
         attention_output: end of the module name of the attention's output projection, whose input
             holds the heads side by side; "" where it is not known.
+        classifier: the head of its sequence classification; None where it is not known.
     """
 
     token_types: bool = False
@@ -34,6 +55,7 @@ class Family:
     fused: Mapping[str, int] = field(default_factory=dict)
     pooler: bool = False
     attention_output: str = ""
+    classifier: Classifier | None = None
 
     def expected(self, layers: int) -> dict[str, int]:
         """Return the number of each fused operator in a graph of `layers` layers with GELU."""
@@ -43,30 +65,57 @@ class Family:
 _WHOLE = _ATTENTION | _FEED_FORWARD | _EMBEDDINGS
 _OUTPUT = "attention.output.dense"
 _BERT = Family(
-    token_types=True, attention_interface=True, fused=_WHOLE, pooler=True, attention_output=_OUTPUT
+    token_types=True,
+    attention_interface=True,
+    fused=_WHOLE,
+    pooler=True,
+    attention_output=_OUTPUT,
+    classifier=Classifier("bert.pooler.dense", "tanh"),
 )
-_ROBERTA = Family(attention_interface=True, fused=_WHOLE, pooler=True, attention_output=_OUTPUT)
+_IN_PARTS = Classifier("classifier.dense", "tanh", out="classifier.out_proj")
+_ROBERTA = Family(
+    attention_interface=True,
+    fused=_WHOLE,
+    pooler=True,
+    attention_output=_OUTPUT,
+    classifier=_IN_PARTS,
+)
 
 # The family of each model_type of config.json.
 FAMILIES = {
     "bert": _BERT,
-    "albert": dataclasses.replace(_BERT, attention_output="attention.dense"),
-    "electra": dataclasses.replace(_BERT, pooler=False),
+    "albert": dataclasses.replace(
+        _BERT, attention_output="attention.dense", classifier=Classifier("albert.pooler", "tanh")
+    ),
+    "electra": dataclasses.replace(
+        _BERT, pooler=False, classifier=dataclasses.replace(_IN_PARTS, activation="gelu")
+    ),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
     "distilbert": Family(
-        attention_interface=True, fused=_WHOLE, attention_output="attention.out_lin"
+        attention_interface=True,
+        fused=_WHOLE,
+        attention_output="attention.out_lin",
+        classifier=Classifier("pre_classifier", "relu"),
     ),
     # Its relative positions bypass the interface: see mirror_export.graph.attention.
-    "mpnet": Family(fused=_WHOLE, pooler=True, attention_output="attn.o"),
+    "mpnet": Family(fused=_WHOLE, pooler=True, attention_output="attn.o", classifier=_IN_PARTS),
     # Disentangled attention has no fused operator.
-    "deberta-v2": Family(token_types=True, fused=_FEED_FORWARD, attention_output=_OUTPUT),
+    "deberta-v2": Family(
+        token_types=True,
+        fused=_FEED_FORWARD,
+        attention_output=_OUTPUT,
+        classifier=Classifier("pooler.dense", "pooler_hidden_act"),
+    ),
     # Its norms come before the layers and its GELU is gated, for which there is no fused operator.
     "modernbert": Family(
         attention_interface=True,
         fused={"MultiHeadAttention": 1, "RotaryEmbedding": 2},
         attention_output="attn.Wo",
+        classifier=Classifier(
+            "head.dense", "classifier_activation", norm="head.norm", pooling="classifier_pooling"
+        ),
     ),
 }
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
 from mirror_train.compute.random_state import RandomState
+from mirror_train.model.families import family_of
 from mirror_train.model.pooling_head import Head
 
 Rows: TypeAlias = npt.NDArray[np.int64]
@@ -55,7 +56,10 @@ def embed_batch(
     """Return the pooled embeddings [rows, D] of one padded batch, not normalised."""
     ids = torch.from_numpy(batch.input_ids).to(device)
     mask = torch.from_numpy(batch.attention_mask).to(device)
-    return head.embed(model, input_ids=ids, attention_mask=mask)[0]
+    types = {}
+    if batch.token_type_ids.any() and family_of(model).token_types:
+        types["token_type_ids"] = torch.from_numpy(batch.token_type_ids).to(device)
+    return head.embed(model, input_ids=ids, attention_mask=mask, **types)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,9 +120,12 @@ def check_architecture(folder: Path, config: Any) -> None:
         raise ModelError(f"{folder} ({config.model_type}) is not a text encoder")
 
 
-def check_weights(folder: Path, report: dict[str, Any]) -> None:
-    """Refuse weights that are missing, or have the wrong shape, by transformers' report."""
-    missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
+def check_weights(folder: Path, report: dict[str, Any], *, optional: tuple[str, ...]) -> None:
+    """Refuse weights that are missing, or have the wrong shape, by transformers' report.
+
+    What is missing and begins with one of `optional` is not needed.
+    """
+    missing = sorted(key for key in report["missing_keys"] if not key.startswith(optional))
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ModelError(f"{folder}: the weights lack {missing[0]}{more}")

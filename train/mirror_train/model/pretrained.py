@@ -11,13 +11,23 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Lowercase, Sequence
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+)
 from transformers.utils import logging as transformers_logging
 
 from mirror_rt.errors import ConfigError, MirrorError, ModelError, Setting
 from mirror_rt.io.atomic import sha256
 from mirror_rt.tokens.tokenization import TextTokenizer
-from mirror_train.model.declared_modules import declared_text_options, transformer_folder
+from mirror_train.model.declared_modules import (
+    declared_text_options,
+    is_classifier,
+    transformer_folder,
+)
 from mirror_train.model.dense import check_finite
 from mirror_train.model.dropout import set_dropout
 from mirror_train.model.families import family_of
@@ -42,9 +52,13 @@ class Pretrained:
         folder: the local folder, or the folder of the files downloaded from the hub.
         model_folder: the transformer's own folder; a subfolder of `folder` in old layouts, else
             the same.
-        model: the transformers model, without its pooler head, in evaluation mode.
+        model: the transformers model, in evaluation mode, without its pooler head (which a
+            classifier keeps).
         hf_tokenizer: the transformers tokenizer, to be saved beside the model.
         max_length: maximum number of tokens of a text that the model has positions for.
+        pooler: linear layer of the pooler head; None where there is none, or it is not trained.
+        classifier: the whole model, of whose encoder `model` is a part, with the head that makes
+            logits; None where none was asked for, or the folder is that of an encoder.
     """
 
     name: str
@@ -55,6 +69,7 @@ class Pretrained:
     hf_tokenizer: Any
     max_length: int
     pooler: torch.nn.Linear | None = None
+    classifier: PreTrainedModel | None = None
 
     @property
     def public_name(self) -> str:
@@ -117,10 +132,12 @@ def load_pretrained(
     offline: bool = False,
     trust_remote_code: bool = False,
     dropout: float | None = None,
+    classifier: bool = False,
 ) -> Pretrained:
     """Load an encoder in float32, from a folder, the hub, or the embedded default.
 
-    A `dropout` is set as the rate of every dropout of the model; None leaves its own.
+    A `dropout` is set as the rate of every dropout of the model; None leaves its own. With
+    `classifier`, the head of a sequence classification is loaded, too, where the folder has one.
     """
     root, commit = resolve_model(str(name), revision=revision, offline=offline)
     folder = transformer_folder(root)
@@ -133,18 +150,21 @@ def load_pretrained(
         if dropout is not None:
             set_dropout(config, dropout)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        model, report = AutoModel.from_pretrained(
+        classifies = classifier and is_classifier(root, config)
+        whole, report = (
+            AutoModelForSequenceClassification if classifies else AutoModel
+        ).from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
             output_loading_info=True,
             trust_remote_code=trust_remote_code,
         )
-    check_weights(folder, report)
-    check_finite(model, folder)
+    check_weights(folder, report, optional=() if classifies else ("pooler.",))
+    check_finite(whole, folder)
     check_tokenizer(folder, tokenizer, config)
-    pooler = None
-    if family_of(model).pooler:
+    model, pooler = whole.base_model, None
+    if family_of(model).pooler and not classifies:
         # A head for next-sentence prediction, which embeddings do not use.
         if not any(key.startswith("pooler.") for key in report["missing_keys"]):
             pooler = getattr(model.pooler, "dense", None)
@@ -162,6 +182,7 @@ def load_pretrained(
         tokenizer,
         _positions(model, tokenizer),
         pooler,
+        whole.eval() if classifies else None,
     )
 
 

@@ -53,7 +53,7 @@ class TorchEncoder(BatchEncoder):
         limit = pad_to or max_length or pretrained.max_length
         pipeline = Pipeline(
             pretrained.text_tokenizer(limit, copy=copy_tokenizer),
-            _TorchModel(pretrained, self.head, self.device),
+            TorchModel(pretrained, self.head, self.device),
             pad_to=pad_to,
             normalize=self.head.normalize,
         )
@@ -95,8 +95,8 @@ class TorchEncoder(BatchEncoder):
         )
 
 
-class _TorchModel(PooledModel):
-    """The model and its head, put into evaluation mode before each batch."""
+class TorchModel(PooledModel):
+    """An encoder and its head in PyTorch, put into evaluation mode before each batch."""
 
     def __init__(self, pretrained: Pretrained, head: Head, device: torch.device) -> None:
         super().__init__(
@@ -106,6 +106,7 @@ class _TorchModel(PooledModel):
         self._model, self._head, self._device = pretrained.model.to(device), head, device
 
     def run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
+        """Run a padded batch: float32 [rows, D]."""
         self._model.eval()
         with torch.inference_mode():
             vectors = embed_batch(self._model, batch, head=self._head, device=self._device)

@@ -1,0 +1,122 @@
+"""What every loaded bundle has: where it is from, what runs it, and its end."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from mirror_rt.bundle.manifest import BUNDLES, Manifest, Variant
+from mirror_rt.errors import ConfigError, MirrorError, Setting
+from mirror_rt.inference.bundle_model import BundleModel
+from mirror_rt.inference.devices import device_name
+from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
+from mirror_rt.keywords import refuse_unknown
+from mirror_rt.pipeline.pipeline import Pipeline
+
+
+class LoadedBundle:
+    """A bundle together with what runs it, which can be closed and pickled."""
+
+    pipeline: Pipeline
+    _model: BundleModel
+
+    def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.options = options
+
+    @classmethod
+    def _find(cls, path_or_name: str | Path, keywords: LoadKeywords) -> tuple[Path, LoadOptions]:
+        """Return the folder of a bundle, and the options to load it with."""
+        from mirror_rt.bundle.pack_index import (
+            refuse_pack,  # imported here: it takes a tenth of the time of importing mirror_rt
+        )
+
+        refuse_pack(Path(path_or_name))
+        refuse_unknown(f"{cls.__name__}.load", keywords, LoadKeywords.__annotations__)
+        options = LoadOptions(**keywords)
+        try:
+            folder = options.find(path_or_name)
+        except MirrorError as error:
+            # Its message says all; six more entries of the traceback would hide it from a beginner.
+            raise error.with_traceback(None) from error.__cause__
+        refuse_pack(folder)
+        return folder, options
+
+    @property
+    def providers(self) -> list[str]:
+        """The execution providers in use, the first preferred; `["native"]` for the engine."""
+        return self._model.runner.providers
+
+    @property
+    def provider_reason(self) -> str:
+        """Why these providers run the bundle, and why others do not, in words."""
+        return self._model.runner.why
+
+    @property
+    def variant(self) -> Variant:
+        """The variant of the bundle that was chosen, with the path of its graph."""
+        return self._model.variant
+
+    @property
+    def load_options(self) -> LoadKeywords:
+        """Keyword arguments that load this bundle again: `type(this).load(this.folder, **these)`.
+
+        They name no revision, because the folder is a local one even if it came from a hub.
+        """
+        return replace(self.options, revision=None, offline=False).keywords()
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices that the model runs on: `["cpu"]`, or `["cuda:0", "cuda:1"]` and so on."""
+        return [device_name(device) for device in self._model.runner.devices]
+
+    def warmup(self, *, lengths: Sequence[int] = (16, 128, 512), batch_size: int = 32) -> None:
+        """Run the model once for each length, alone and in a full batch, on every device.
+
+        In its first runs a session allocates memory and selects kernels, so they are slow: a
+        service should warm up before it reports that it is ready.
+
+        Args:
+            lengths: lengths of the texts in tokens; those above `max_length` count as `max_length`.
+            batch_size: as in `encode`; a full batch fills the token budget that it stands for.
+        """
+        longest = self.pipeline.pad_to or self.pipeline.tokenizer.max_length
+        shapes = [
+            (rows, length)
+            for length in sorted({min(length, longest) for length in lengths})
+            for rows in sorted({1, max(1, 64 * batch_size // length)})
+        ]
+        self._model.warmup(shapes, pad_id=self.pipeline.tokenizer.pad_id)
+
+    def close(self) -> None:
+        """Free the model once no run is in flight; encoding raises ClosedError from then on."""
+        self._model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
+        """Pickle the folder and the options: unpickling loads the bundle from the folder again."""
+        load = type(self).load  # type: ignore[attr-defined]  # each has its own
+        return functools.partial(load, self.folder.absolute(), **self.load_options), ()
+
+
+def open_model(folder: Path, manifest: Manifest, options: LoadOptions) -> BundleModel:
+    """Open the graph of a bundle, or of plain ONNX files."""
+    if manifest.format in BUNDLES:
+        if options.pooling != "auto":
+            raise ConfigError(
+                Setting("pooling", options.pooling),
+                f": {folder} is a bundle, its pooling is in the graph",
+            )
+        return BundleModel(folder, manifest, options)
+    from mirror_rt.inference.plain_model import PlainModel
+
+    return PlainModel(folder, manifest, options)

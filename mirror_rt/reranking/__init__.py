@@ -1,0 +1,1 @@
+"""Score pairs of texts with a cross-encoder, and rank documents by a query."""

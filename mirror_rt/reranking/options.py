@@ -1,0 +1,63 @@
+"""The options of a call of `Reranker`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypedDict, get_args
+
+from mirror_rt.bundle.score_layers import ScoreActivation
+from mirror_rt.errors import ConfigError
+from mirror_rt.tokens.pairs import Truncation
+
+__all__ = ["OnPairError", "PredictKeywords", "PredictOptions", "ScoreActivation", "Truncation"]
+
+OnPairError = Literal["raise", "nan"]
+
+
+class PredictKeywords(TypedDict, total=False):
+    """The fields of `PredictOptions`, as keyword arguments of the functions that take them."""
+
+    batch_size: int
+    activation: ScoreActivation | None
+    truncation: Truncation
+    on_too_long: Literal["truncate", "error"]
+    errors: OnPairError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictOptions:
+    """Say how the pairs of one call get scores.
+
+    Attributes:
+        batch_size: work of one run of the model, counted in pairs of 64 tokens: the token budget is
+            `64 * batch_size`, as in `Encoder.encode`.
+        activation: makes scores of the logits: `"identity"`, `"sigmoid"`, `"softmax"` or `"tanh"`;
+            by default the one that the bundle declares.
+        truncation: of a pair of more than `max_length` tokens, `"longest_first"` cuts the longer
+            text, and both once they are equally long; `"only_second"` cuts the document alone, and
+            refuses a query that leaves no room for it.
+        on_too_long: whether a pair of more than `max_length` tokens is cut (`"truncate"`), or
+            refused (`"error"`).
+        errors: `"raise"` refuses the call for an unusable pair; `"nan"` gives that pair NaN.
+
+    Raises:
+        ConfigError: an option has an unusable value.
+    """
+
+    batch_size: int = 32
+    activation: ScoreActivation | None = None
+    truncation: Truncation = "longest_first"
+    on_too_long: Literal["truncate", "error"] = "truncate"
+    errors: OnPairError = "raise"
+
+    def __post_init__(self) -> None:
+        choices = {
+            "activation": (None, *get_args(ScoreActivation)),
+            "truncation": get_args(Truncation),
+            "on_too_long": ("truncate", "error"),
+            "errors": get_args(OnPairError),
+        }
+        for name, allowed in choices.items():
+            if (value := getattr(self, name)) not in allowed:
+                expected = f"one of {', '.join(map(repr, allowed))}"
+                raise ConfigError(field=name, expected=expected, value=value)

@@ -1,0 +1,281 @@
+"""The cross-encoder of the runtime: scores of pairs, and documents ranked by a query."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Never, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.encoding.loaded_bundle import LoadedBundle, open_model
+from mirror_rt.errors import ConfigError, Setting
+from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
+from mirror_rt.keywords import refuse_unknown, with_visible_options
+from mirror_rt.pipeline.inputs import as_list
+from mirror_rt.pipeline.options import EncodeKeywords, EncodePlan
+from mirror_rt.pipeline.pipeline import Pipeline, Vectors
+from mirror_rt.reranking.options import (
+    OnPairError,
+    PredictKeywords,
+    PredictOptions,
+    ScoreActivation,
+    Truncation,
+)
+from mirror_rt.reranking.score_head import ACTIVATIONS, ScoredModel, ScoreHead
+from mirror_rt.tokens.chunking import TokenRows
+from mirror_rt.tokens.pairs import PairTokenizer, as_pair
+from mirror_rt.tokens.tokenization import why_invalid
+from mirror_rt.tokens.windows import TextWindow, text_windows
+
+Scores = npt.NDArray[np.float32]
+Ranking = list[dict[str, Any]]
+
+_OF_PAIRS = ("batch_size", "on_too_long", "errors")
+
+
+class PairPipeline(Pipeline):
+    """A pipeline whose texts are pairs, and whose vectors are logits, float32 [n, C].
+
+    It takes pairs `(query, document)`, or `Pair` with a way to cut them, and of the options of
+    `encode` those that a pair has.
+    """
+
+    def __init__(self, tokenizer: PairTokenizer, model: Any) -> None:
+        super().__init__(tokenizer, model, normalize=False)
+
+    def plan(self, **options: Unpack[EncodeKeywords]) -> EncodePlan:
+        """Check the options of a call: `batch_size`, `on_too_long` and `errors`."""
+        refuse_unknown("a cross-encoder", options, _OF_PAIRS)
+        if (found := options.get("on_too_long", "truncate")) not in ("truncate", "error"):
+            raise ConfigError(field="on_too_long", expected="'truncate' or 'error'", value=found)
+        return super().plan(**options)
+
+    def tokenize(
+        self, inputs: list[Any] | TextWindow, plan: EncodePlan, stop: threading.Event | None = None
+    ) -> TokenRows:
+        """Tokenise a window of checked pairs, or check a list of pairs first."""
+        if not isinstance(inputs, TextWindow):
+            inputs = [as_pair(item) for item in inputs]
+            inputs = TextWindow(0, inputs, self.tokenizer.find_invalid(inputs))
+        return super().tokenize(inputs, plan, stop)
+
+
+@with_visible_options(LoadOptions, PredictOptions)
+class Reranker(LoadedBundle):
+    """A loaded cross-encoder: `Reranker.load(path).rank(query, documents)`.
+
+    A reranker is safe to use from several threads at once. `Scheduler(reranker)` gives the logits
+    of pairs, in batches of all its callers.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
+        super().__init__(folder, manifest, options)
+        self._model = open_model(folder, manifest, options)
+        head = ScoreHead.read(folder, manifest)
+        self.labels = tuple(head.described.labels)
+        self.activation: ScoreActivation = head.described.activation
+        tokenizer = PairTokenizer.from_file(
+            folder / Layout.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
+        )
+        self.pipeline: PairPipeline = PairPipeline(tokenizer, ScoredModel(self._model, head))
+
+    @classmethod
+    def load(cls, path_or_name: str | Path, **keywords: Unpack[LoadKeywords]) -> Reranker:
+        """Load the bundle of a cross-encoder from a folder or by its name on a hub.
+
+        Args:
+            path_or_name: a folder written by `mirror-rt export`, or the name of one on a hub.
+            **keywords: the fields of `LoadOptions`.
+
+        Raises:
+            BundleError: the folder is no bundle of a cross-encoder, or the bundle is from a newer
+                version, incomplete or changed.
+            ConfigError, ProviderError, MissingDependencyError: as `Encoder.load`.
+        """
+        folder, options = cls._find(path_or_name, keywords)
+        return cls(folder, Manifest.read(folder, "mirror_rt cross-encoder"), options)
+
+    @property
+    def num_labels(self) -> int:
+        """The number C of logits of a pair."""
+        return len(self.labels)
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of a pair, special tokens included."""
+        return self.pipeline.tokenizer.max_length
+
+    def predict(  # noqa: D417  # the others have their descriptions in one place
+        self,
+        pairs: Iterable[Any],
+        *,
+        batch_size: int = 32,
+        activation: ScoreActivation | None = None,
+        truncation: Truncation = "longest_first",
+        on_too_long: Any = "truncate",
+        errors: OnPairError = "raise",
+        show_progress_bar: bool | None = None,
+        **unknown: Never,
+    ) -> Scores:
+        """Score pairs of texts.
+
+        Args:
+            pairs: pairs `(query, document)`, tuples or lists of two strings.
+            show_progress_bar: None shows one if the logger `mirror_rt` is at level INFO.
+
+        The other arguments are the fields of `PredictOptions`, which explains them.
+
+        Returns:
+            float32 [n], a score for each pair; of a model with C > 1 labels [n, C].
+
+        Raises:
+            InvalidTextError: an item is no pair of texts, a text is empty, blank or not valid
+                Unicode, a query leaves no room for a document and only documents are cut, or a
+                pair is too long and `on_too_long` is `"error"`.
+            ConfigError: an option has an unusable value.
+        """
+        refuse_unknown("predict", unknown, PredictKeywords.__annotations__)
+        options = PredictOptions(
+            batch_size=batch_size, activation=activation, truncation=truncation,
+            on_too_long=on_too_long, errors=errors,
+        )  # fmt: skip
+        return self._predict(pairs, options, show_progress_bar)
+
+    def _predict(
+        self,
+        pairs: Iterable[Any],
+        options: PredictOptions,
+        show_progress_bar: bool | None = False,
+        stop: threading.Event | None = None,
+    ) -> Scores:
+        plan = self.pipeline.plan(
+            batch_size=options.batch_size, on_too_long=options.on_too_long, errors=options.errors
+        )
+        items = self.items(pairs, options.truncation)
+        windows = text_windows(items, invalid=self.pipeline.tokenizer.find_invalid(items))
+        found = self.pipeline.encode(windows, plan, show_progress_bar, stop).embeddings
+        return self.scores(found, options.activation)
+
+    def items(self, pairs: Iterable[Any], truncation: Truncation = "longest_first") -> list[Any]:
+        """Return pairs as the pipeline and a `Scheduler` take them; what is no pair stays as it is.
+
+        Raises:
+            ConfigError: `pairs` is a single string.
+        """
+        if isinstance(pairs, str):
+            raise ConfigError("expected pairs of texts, got one string")
+        return [as_pair(item, truncation) for item in as_list(pairs)]
+
+    def scores(self, logits: npt.ArrayLike, activation: ScoreActivation | None = None) -> Scores:
+        """Make scores of logits [n, C], as the pipeline and a `Scheduler` give them.
+
+        Returns:
+            float32 [n], or with C > 1 labels [n, C].
+        """
+        activate = ACTIVATIONS[activation or self.activation]
+        made: Scores = activate(np.asarray(logits, np.float64)).astype(np.float32)
+        return made[:, 0] if self.num_labels == 1 else made
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_k: int | None = None,
+        return_documents: bool = False,
+        show_progress_bar: bool | None = None,
+        **options: Unpack[PredictKeywords],
+    ) -> Ranking:
+        """Rank documents by their scores with a query, the best first.
+
+        Args:
+            query: the query.
+            documents: the documents.
+            top_k: return only so many; None for all.
+            return_documents: whether to return the texts, too.
+            show_progress_bar: as in `predict`.
+            **options: the fields of `PredictOptions`.
+
+        Returns:
+            A dictionary for each document: its index `corpus_id`, its `score`, and with
+            `return_documents` its `text`. Documents of the same score keep their order, and with
+            `errors="nan"` unusable ones come last.
+
+        Raises:
+            InvalidTextError: a document cannot be used; the error names each by its index.
+            ConfigError: the query cannot be used, the model has several labels, or an option has an
+                unusable value.
+        """
+        pairs = self._ranked_pairs(query, documents, top_k)
+        made = _options("rank", options)
+        scores = self._predict(pairs, made, show_progress_bar)
+        return _ranking(scores, pairs, top_k, return_documents=return_documents)
+
+    async def apredict(self, pairs: Iterable[Any], **options: Unpack[PredictKeywords]) -> Scores:
+        """Score pairs like `predict` in other threads, so that the event loop goes on.
+
+        Small calls that run at the same time share batches, as those of `Encoder.aencode` do.
+        """
+        from mirror_rt.scheduling.tasks import SHARED_TEXTS, run_in_thread, scheduler_of
+
+        made = _options("apredict", options)
+        items = self.items(pairs, made.truncation)
+        if len(items) > SHARED_TEXTS or "batch_size" in options:
+            return await run_in_thread(lambda stop: self._predict(items, made, stop=stop))
+        logits = await scheduler_of(self).aencode(
+            items, on_too_long=made.on_too_long, errors=made.errors
+        )
+        return self.scores(logits, made.activation)
+
+    async def arank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_k: int | None = None,
+        return_documents: bool = False,
+        **options: Unpack[PredictKeywords],
+    ) -> Ranking:
+        """Rank documents like `rank`, in other threads like `apredict`."""
+        pairs = self._ranked_pairs(query, documents, top_k)
+        scores = await self.apredict(pairs, **options)
+        return _ranking(scores, pairs, top_k, return_documents=return_documents)
+
+    def _ranked_pairs(
+        self, query: str, documents: Sequence[str], top_k: int | None
+    ) -> list[tuple[str, str]]:
+        if self.num_labels != 1:
+            raise ConfigError(
+                f"the model gives {self.num_labels} scores a pair ({', '.join(self.labels[:5])}), "
+                "which have no order: call predict"
+            )
+        if reason := why_invalid(query):
+            raise ConfigError(Setting("query"), f": {reason}")
+        if isinstance(documents, str):
+            raise ConfigError(field="documents", expected="a list of str", value=documents)
+        if top_k is not None and top_k < 1:
+            raise ConfigError(field="top_k", expected="at least 1, or None", value=top_k)
+        return [(query, document) for document in as_list(documents)]
+
+    def __repr__(self) -> str:
+        return f"Reranker({str(self.folder)!r}, num_labels={self.num_labels})"
+
+
+def _options(owner: str, options: PredictKeywords) -> PredictOptions:
+    refuse_unknown(owner, options, PredictKeywords.__annotations__)
+    return PredictOptions(**options)
+
+
+def _ranking(
+    scores: Vectors, pairs: list[tuple[str, str]], top_k: int | None, *, return_documents: bool
+) -> Ranking:
+    order = np.argsort(-scores, kind="stable")[:top_k].tolist()  # NaN last
+    ranking: Ranking = [{"corpus_id": i, "score": float(scores[i])} for i in order]
+    if return_documents:
+        for entry in ranking:
+            entry["text"] = pairs[entry["corpus_id"]][1]
+    return ranking

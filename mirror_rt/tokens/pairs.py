@@ -1,0 +1,193 @@
+"""Turn pairs of texts, a query and a document each, into the rows of tokens of a cross-encoder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.errors import ConfigError, Setting
+from mirror_rt.tokens.padding import RaggedTokens
+from mirror_rt.tokens.tokenization import (
+    MOST_ID,
+    TextTokenizer,
+    TokenizedTexts,
+    library_errors,
+    why_invalid,
+)
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Ids = npt.NDArray[np.int32]
+Truncation = Literal["longest_first", "only_second"]
+
+# Special tokens, the query's own, special tokens, the document's own, special tokens.
+_FORM = re.compile("(-*)(0+)(-*)(1+)(-*)")
+# A letter alone may be removed by the rules for another script.
+_PROBES = ("a", "я 1 的 .")
+
+
+class Pair(NamedTuple):
+    """A query and a document, and which of them is cut where they have too many tokens.
+
+    Attributes:
+        query: the first text.
+        document: the second text.
+        truncation: `longest_first` cuts the longer one until both are of one length, and then both,
+            as transformers does; `only_second` keeps the whole query.
+    """
+
+    query: str
+    document: str
+    truncation: Truncation = "longest_first"
+
+
+def as_pair(item: Any, truncation: Truncation = "longest_first") -> Any:
+    """Return a tuple or list of two things as a `Pair`; anything else as it is."""
+    if isinstance(item, Pair) or why_no_pair(item):
+        return item
+    query, document = item
+    return Pair(query, document, truncation)
+
+
+def why_no_pair(item: Any) -> str | None:
+    """Return the reason why `item` is no pair of two things; None if it is one."""
+    if isinstance(item, Pair) or (isinstance(item, tuple | list) and len(item) == 2):
+        return None
+    return f"expected a pair of texts, got {item!r:.60}"
+
+
+class PairTokenizer(TextTokenizer):
+    """A tokenizer of pairs: the special tokens between and around them are those of its file.
+
+    The texts are tokenised one by one, a query with many documents once. `limit` is that of both
+    texts and their special tokens.
+
+    Raises:
+        ConfigError: the file has no form for pairs, or another one than a first text with type 0
+            and a second text with type 0 or 1; or the limit leaves no room for two texts.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, max_length: int, pad_id: int, copy: bool = True
+    ) -> None:
+        super().__init__(tokenizer, max_length=max_length, pad_id=pad_id, copy=copy)
+        special = self._tokenizer.num_special_tokens_to_add(is_pair=True)
+        self._room = max_length - special
+        if self._room < 2:
+            raise ConfigError(
+                Setting("max_length"),
+                f" {max_length} leaves no room for two texts: the tokenizer adds {special} special "
+                f"tokens to a pair, so give at least {special + 2}",
+            )
+        self._before, self._middle, self._after, self._types = self._read_frame()
+
+    def find_invalid(self, inputs: Sequence[Any]) -> dict[int, str]:
+        """Return index -> reason for each input that is no pair, or whose query leaves no room."""
+        found = {i: reason for i, item in enumerate(inputs) if (reason := _why_invalid(item))}
+        kept = [
+            (i, pair.query) for i, pair in enumerate(inputs)
+            if i not in found and pair.truncation == "only_second"
+        ]  # fmt: skip
+        lengths = self._lengths(list(dict.fromkeys(query for _, query in kept)))
+        for i, query in kept:
+            if lengths[query] >= self._room:
+                found[i] = (
+                    f"the query has {lengths[query]} tokens and leaves no room for a document: "
+                    f"both may have {self._room} (truncation='longest_first' cuts the query, too)"
+                )
+        return found
+
+    def short_ids(self, text: object, prompt: str) -> list[int] | None:
+        """Return None: a text by itself is no pair."""
+        return None
+
+    def __call__(self, texts: Sequence[Any], *, prompt: str = "") -> TokenizedTexts:
+        """Tokenise valid pairs; a row without tokens is one whose query leaves no room.
+
+        As of a text, the first 64 characters per token of the limit are tokenised of each.
+        """
+        each = list(dict.fromkeys(text for pair in texts for text in pair[:2]))
+        encodings, clipped = self._clipped(each, special=False)
+        tokens = RaggedTokens.from_lists([encoding.ids for encoding in encodings])
+        own = {
+            text: (tokens.ids[begin:end], _length(encoding), cut)
+            for text, (begin, end), encoding, cut in zip(
+                each, tokens.spans(), encodings, clipped, strict=True
+            )
+        }
+        parts: list[Ids] = [np.empty(0, np.int32)]
+        offsets, truncated = np.zeros(len(texts) + 1, np.int64), []
+        for row, pair in enumerate(texts):
+            (query, m, query_cut), (document, n, document_cut) = own[pair[0]], own[pair[1]]
+            of_query, of_document = _kept(m, n, self._room, pair.truncation)
+            long = m + n > self._room
+            truncated.append(long or query_cut or document_cut)
+            if of_document < 1 and long:
+                continue
+            first, second = (
+                ids[:count] ^ -kind
+                for ids, count, kind in zip(
+                    (query, document), (of_query, of_document), self._types, strict=True
+                )
+            )
+            parts += (self._before, first, self._middle, second, self._after)
+            offsets[row + 1] = sum(map(len, parts[-5:]))
+        np.cumsum(offsets, out=offsets)
+        return TokenizedTexts(RaggedTokens(np.concatenate(parts), offsets), truncated)
+
+    def _lengths(self, texts: list[str]) -> dict[str, int]:
+        encodings = self._clipped(texts, special=False)[0] if texts else []
+        return {text: _length(encoding) for text, encoding in zip(texts, encodings, strict=True)}
+
+    def _read_frame(self) -> tuple[Ids, Ids, Ids, tuple[int, int]]:
+        """Return the special tokens before, between and after the texts, and the texts' types."""
+        for probe in _PROBES:
+            with library_errors("the tokenizer failed"):
+                found = self._tokenizer.encode_batch([(probe, probe)])[0]
+            form = "".join("-" if one is None else str(one) for one in found.sequence_ids)
+            if match := _FORM.fullmatch(form):
+                break
+        else:
+            raise ConfigError("its post_processor does not put two texts one behind the other")
+        types, most = found.type_ids, max(found.ids)
+        spans = [slice(*match.span(group)) for group in range(1, 6)]
+        of_query, of_document = (set(types[spans[part]]) for part in (1, 3))
+        if types != sorted(types) or not {*types} <= {0, 1} or len(of_query | of_document) > 2:
+            raise ConfigError("its post_processor gives a pair other token types than 0 and then 1")
+        if len(of_query) > 1 or len(of_document) > 1 or most > MOST_ID:
+            raise ConfigError("its post_processor gives a text several types, or an id too large")
+        coded = np.array(found.ids, np.int32) ^ -np.array(types, np.int32)
+        before, middle, after = (coded[spans[part]] for part in (0, 2, 4))
+        return before, middle, after, (of_query.pop(), of_document.pop())
+
+
+def _length(encoding: Any) -> int:
+    return len(encoding) + sum(map(len, encoding.overflowing))
+
+
+def _why_invalid(item: Any) -> str | None:
+    if not isinstance(item, Pair):
+        return why_no_pair(item) or "expected a Pair"
+    for name, text in zip(("query", "document"), item, strict=False):
+        if reason := why_invalid(text):
+            return f"the {name}: {reason}"
+    return None
+
+
+def _kept(query: int, document: int, room: int, truncation: Truncation) -> tuple[int, int]:
+    """Return how many tokens of both texts are kept, as the library `tokenizers` decides it."""
+    if query + document <= room:
+        return query, document
+    if truncation == "only_second":
+        return query, max(0, room - query)
+    short, long = sorted((query, document))
+    long = max(short, room - short)
+    if short + long > room:
+        short = room // 2
+        long = room - short
+    return (long, short) if query > document else (short, long)

@@ -1,0 +1,156 @@
+"""Every family's own head: the scores of the CrossEncoder of sentence-transformers."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import CrossEncoder
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from mirror_export import ExportConfig, export_bundle
+from mirror_rt import Encoder, Manifest, ModelError, Reranker
+from mirror_train.model.families import FAMILIES
+from tiny_models import TINY, make_model
+
+# From a few tokens to pairs of which both texts are too long.
+SIZES = [(3, 5), (1, 1), (3, 200), (200, 3), (150, 200), (30, 31), (61, 64), (64, 61)]
+NOT_NATIVE = {"deberta-v2"}
+
+
+@pytest.fixture(scope="module")
+def pairs(words):
+    return [
+        (" ".join(words[i : i + m]), " ".join(words[2 * i : 2 * i + n]))
+        for i, (m, n) in enumerate(SIZES, 3)
+    ]
+
+
+def logits_of(folder, pairs):
+    """The logits of transformers, of one pair at a time."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        return np.concatenate([
+            model(**tokenizer(*pair, truncation=True, max_length=128, return_tensors="pt")).logits
+            for pair in pairs
+        ])  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_are_those_of_the_peer(family, tiny_cross_encoder, tiny_reranker, pairs):
+    folder, bundle = tiny_cross_encoder(family), tiny_reranker(family)
+    expected = CrossEncoder(str(folder), device="cpu").predict(pairs)
+    assert np.ptp(expected) > 0.01  # or an equal score for all would pass
+    for providers in ("cpu", "auto"):
+        with Reranker.load(bundle, threads=1, providers=providers) as reranker:
+            found = reranker.predict(pairs)
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+            assert (found.dtype, found.shape) == (np.float32, (len(pairs),))
+            logits = reranker.predict(pairs, activation="identity")
+            np.testing.assert_allclose(logits, logits_of(folder, pairs)[:, 0], atol=1e-4)
+    assert (reranker.providers == ["native"]) == (family not in NOT_NATIVE)
+
+
+@pytest.mark.parametrize(
+    ("family", "config"),
+    [
+        ("modernbert", {"classifier_pooling": "mean", "classifier_activation": "silu"}),
+        ("deberta-v2", {"pooler_hidden_act": "gelu_new"}),
+        ("bert", {"problem_type": "single_label_classification"}),
+    ],
+)
+def test_several_labels_and_settings(family, config, tmp_path, words, pairs):
+    make_model(family, tmp_path / "model", words, labels=3, config=config)
+    export_bundle(ExportConfig(str(tmp_path / "model"), tmp_path / "bundle"))
+    expected = logits_of(tmp_path / "model", pairs)
+    peer = CrossEncoder(str(tmp_path / "model"), device="cpu")
+    reranker = Reranker.load(tmp_path / "bundle", threads=1)
+    assert reranker.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    np.testing.assert_allclose(reranker.predict(pairs), expected, atol=1e-4)
+    np.testing.assert_allclose(reranker.predict(pairs), peer.predict(pairs), atol=1e-4)
+    soft = reranker.predict(pairs, activation="softmax")
+    np.testing.assert_allclose(soft, peer.predict(pairs, apply_softmax=True), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("activation", "name"),
+    [(torch.nn.Identity(), "identity"), (torch.nn.Sigmoid(), "sigmoid"), (torch.nn.Tanh(), "tanh")],
+)
+@pytest.mark.parametrize("form", ["new", "config", "old"])
+def test_the_declared_activation(form, activation, name, tiny_cross_encoder, tmp_path, pairs):
+    """In a folder that the library saved, and as its earlier versions declared it."""
+    folder = tmp_path / "model"
+    peer = CrossEncoder(str(tiny_cross_encoder("bert")), activation_fn=activation, device="cpu")
+    if form == "new":
+        peer.save_pretrained(str(folder))
+    else:
+        shutil.copytree(tiny_cross_encoder("bert"), folder)
+        values = json.loads((folder / "config.json").read_text())
+        path = f"torch.nn.modules.activation.{type(activation).__name__}"
+        key = "sbert_ce_default_activation_function"
+        values |= {key: path} if form == "old" else {
+            "sentence_transformers": {"activation_fn": path, "version": "5.0.0"}
+        }  # fmt: skip
+        (folder / "config.json").write_text(json.dumps(values))
+    export_bundle(ExportConfig(str(folder), tmp_path / "bundle"))
+    reranker = Reranker.load(tmp_path / "bundle", threads=1)
+    assert reranker.activation == name
+    np.testing.assert_allclose(reranker.predict(pairs), peer.predict(pairs), atol=1e-5)
+
+
+def test_what_cannot_be_exported(tiny_cross_encoder, tiny_bert, tmp_path, words):
+    def export(folder, **options):
+        return export_bundle(ExportConfig(str(folder), tmp_path / "bundle", **options))
+
+    headless = shutil.copytree(tiny_bert, tmp_path / "headless")
+    values = json.loads((headless / "config.json").read_text())
+    values["architectures"] = ["BertForSequenceClassification"]
+    (headless / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ModelError, match=r"the weights lack bert|the weights lack classifier"):
+        export(headless)
+    with pytest.raises(ModelError, match="the head of a RoFormerForSequenceClassification is not"):
+        export(make_model("roformer", tmp_path / "roformer", words, labels=1))
+    odd = {"classifier_activation": "selu"}
+    with pytest.raises(ModelError, match="classifier_activation is 'selu'"):
+        export(make_model("modernbert", tmp_path / "odd", words, labels=1, config=odd))
+    strange = shutil.copytree(tiny_cross_encoder("bert"), tmp_path / "strange")
+    settings = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.activation.ELU"}
+    (strange / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match=r"declares the activation 'torch.nn.*ELU'"):
+        export(strange)
+    with pytest.raises(ValueError, match="truncate_dim and parity_pairs are for encoders"):
+        export(tiny_cross_encoder("bert"), truncate_dim=8)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_its_encoder_alone(tiny_cross_encoder, tmp_path):
+    """With a pooling, the encoder is exported as before, and the head is left out."""
+    config = ExportConfig(str(tiny_cross_encoder("bert")), tmp_path / "bundle", pooling="mean")
+    assert export_bundle(config).scores is None
+    assert Encoder.load(tmp_path / "bundle", threads=1).encode(["a text"]).shape == (1, 32)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_precisions(family, tiny_cross_encoder, tmp_path, pairs):
+    options = {"precisions": ("fp32", "fp16", "bf16", "int8"), "targets": ("cpu", "cuda", "native")}
+    config = ExportConfig(str(tiny_cross_encoder(family)), tmp_path / "bundle", **options)
+    manifest = export_bundle(config)
+    assert {name for name, variant in manifest.variants.items() if variant.unchecked} <= {
+        "fp32-cuda", "fp16-cuda", "bf16-cuda",
+    }  # fmt: skip
+    exact = Reranker.load(tmp_path / "bundle", threads=1).predict(pairs, activation="identity")
+    for name in ("fp16", "int8", "bf16-native", "int8-native"):
+        parity = manifest.variants[name].parity
+        assert parity["correlation"] >= parity["gate"]["correlation"] >= 0.99
+        native = {"providers": "native"} if "native" in name else {"providers": "cpu"}
+        variant = name.removesuffix("-native")
+        reranker = Reranker.load(tmp_path / "bundle", threads=1, variant=variant, **native)
+        assert np.corrcoef(reranker.predict(pairs, activation="identity"), exact)[0, 1] > 0.98
+    assert Manifest.read(tmp_path / "bundle", "mirror_rt cross-encoder") == manifest
+
+
+def test_every_family_of_tiny_models_has_a_head():
+    assert {name for name, family in FAMILIES.items() if family.classifier} == {*FAMILIES}
+    assert {*TINY} - {*FAMILIES} == {"roformer"}
