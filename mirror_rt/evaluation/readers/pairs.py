@@ -25,7 +25,7 @@ _RELATED = dict.fromkeys(("1", "1.0", "entailment", "true", "duplicate"), True) 
 )
 # An empty cell, and SNLI's label for pairs on which its annotators did not agree.
 NO_LABEL = ("", "-")
-_TEXT_COLUMNS = [
+TEXT_COLUMNS = [
     ("text1", "text2"),
     ("sentence1", "sentence2"),
     ("sentence_A", "sentence_B"),  # SICK
@@ -52,7 +52,7 @@ class ScoredPairs:
 def read_scored_pairs(path: Path) -> ScoredPairs:
     """Read a table with a header: two text columns, and one of scores, such as `score`.
 
-    The text columns are text1/text2 or another pair of `_TEXT_COLUMNS`, or else the only two
+    The text columns are text1/text2 or another pair of `TEXT_COLUMNS`, or else the only two
     columns besides the scores. A `.csv` has quotes, anything else is a plain TSV.
 
     Raises:
@@ -88,7 +88,7 @@ def make_pairs(
 
 def find_text_columns(table: Table, score: str) -> tuple[str, str]:
     """Return the columns of texts: a known pair of names, or else the only two besides `score`."""
-    for pair in _TEXT_COLUMNS:
+    for pair in TEXT_COLUMNS:
         if set(pair) <= set(table.header):
             return pair
     others = [name for name in table.header if name != score]

@@ -11,10 +11,13 @@ from mirror_rt.heads.task_heads import Heads
 from mirror_train import TorchEncoder, TrainingData, TuneConfig, load_recipe, tune
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.flow import CfConfig, CfRecipe, FlowConfig, FlowRecipe, tune_cf, tune_flow
+from mirror_train.model.cross_encoder import TorchCrossEncoder
 from mirror_train.pairs import (
     BurtConfig,
     BurtRecipe,
     BurtTasks,
+    CrossEncoderConfig,
+    CrossEncoderRecipe,
     FinetuneConfig,
     FinetuneRecipe,
     MultitaskConfig,
@@ -22,6 +25,7 @@ from mirror_train.pairs import (
     MultitaskRecipe,
     finetune,
     tune_burt,
+    tune_cross_encoder,
     tune_multitask,
 )
 from mirror_train.pairs.multitask_data import TaskData
@@ -65,6 +69,7 @@ def systems(words):
     cf = CfRecipe(mirror=mirror, flow=flow)
     burt = BurtRecipe(steps=STEPS, batch_size=4, learning_rate=1e-3)
     frozen = FinetuneRecipe(layer="regression", frozen=True, steps=STEPS, batch_size=4)
+    cross = CrossEncoderRecipe(steps=STEPS, batch_size=4, learning_rate=1e-3)
     multitask = MultitaskRecipe(steps=STEPS, learning_rate=1e-2, projection=8, batch_sizes=SIZES)
     texts, (burt_tasks, multitask_data) = strings(words), tasks(words)
     return {
@@ -75,10 +80,16 @@ def systems(words):
         "burt": (tune_burt, burt_tasks, BurtConfig, burt),
         "multitask": (tune_multitask, multitask_data, MultitaskConfig, multitask),
         "finetune": (finetune, multitask_data.tasks["similarity"], FinetuneConfig, frozen),
+        "cross-encoder": (
+            tune_cross_encoder,
+            multitask_data.tasks["similarity"].train,
+            CrossEncoderConfig,
+            cross,
+        ),
     }
 
 
-SYSTEMS = ["tune", "flow", "cf", "cf-joint", "burt", "multitask", "finetune"]
+SYSTEMS = ["tune", "flow", "cf", "cf-joint", "burt", "multitask", "finetune", "cross-encoder"]
 
 
 @pytest.fixture
@@ -95,10 +106,19 @@ def runner(words, tiny_bert, tmp_path):
 
 def weights(out):
     """Everything that a run has trained, by its effect or its value."""
-    found = [TorchEncoder.load(out).encode(PROBES, normalize_embeddings=False)]
+    if not (out / "modules.json").exists():
+        return [output(TorchCrossEncoder.load(out))]
+    found = [output(TorchEncoder.load(out))]
     if Heads.present(out):
         found += [head.weight for head in Heads.read(out).by_name.values()]
     return found
+
+
+def output(model):
+    """What a model makes of the probes: vectors or, of their pairs, logits."""
+    if isinstance(model, TorchCrossEncoder):
+        return model.logits(PROBES, PROBES[::-1])
+    return model.encode(PROBES, normalize_embeddings=False)
 
 
 def interrupt_at(step, monkeypatch):
@@ -187,10 +207,11 @@ def test_scored_pairs_choose_the_weights(system, runner, tmp_path, monkeypatch):
 
     def evaluate(model, found):
         assert len(found.scores) == 3
-        seen.append(model.encode(PROBES, normalize_embeddings=False))
+        seen.append(output(model))
         return [*scores.values()][(len(seen) - 1) % 3]
 
     monkeypatch.setattr("mirror_train.training.run.evaluate_similarity", evaluate)
+    monkeypatch.setattr("mirror_train.pairs.cross_encoder.score_correlation", evaluate)
     report = runner(system, "whole", select=pairs)
     assert len(seen) == (6 if system == "cf" else 3)
     np.testing.assert_allclose(weights(report.out)[0], seen[-2], atol=1e-5)
@@ -198,8 +219,8 @@ def test_scored_pairs_choose_the_weights(system, runner, tmp_path, monkeypatch):
     assert (training["best_step"], training["spearman"], training["steps"]) == (6, 0.9, STEPS)
     assert training["select"]["file"] == "dev.tsv"
     with monkeypatch.context() as patch:
-        patch.setattr("mirror_train.training.run.evaluate_similarity",
-                      lambda model, found: {0: 0.1, 1: 0.9}[len(seen) % 2])  # fmt: skip
+        for name in ("training.run.evaluate_similarity", "pairs.cross_encoder.score_correlation"):
+            patch.setattr(f"mirror_train.{name}", lambda *_: {0: 0.1, 1: 0.9}[len(seen) % 2])
         interrupt_at(6, patch)
         seen.append(None)
         with pytest.raises(Interrupted):
@@ -242,7 +263,7 @@ def test_every_system_warms_up_and_decays(system, runner, words, monkeypatch):
     assert rates == [{round(rate, 6)} for rate in expected]
 
 
-@pytest.mark.parametrize("system", ["burt", "multitask", "cf-joint"])
+@pytest.mark.parametrize("system", ["burt", "multitask", "cf-joint", "cross-encoder"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_mixed_precision(system, precision, runner):
     report = runner(system, "out", precision=precision)

@@ -46,9 +46,9 @@ class Training(Invocation):
 
     def kept(self) -> str:
         """Say what an interrupted run has left, if the run itself has not said so."""
-        checkpoints = self.out.parent / f"{self.out.name}.checkpoints"
-        if checkpoints.is_dir():
-            return f"{checkpoints} holds a checkpoint, continue with --resume"
+        for name, what in (("checkpoints", "a checkpoint"), ("cycles", "what is finished")):
+            if (kept := self.out.parent / f"{self.out.name}.{name}").is_dir():
+                return f"{kept} holds {what}, continue with --resume"
         return "nothing was saved yet, start the same command again"
 
 

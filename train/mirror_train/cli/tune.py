@@ -20,6 +20,7 @@ from mirror_train.cli.tune_languages import (
     run_languages,
     with_base,
 )
+from mirror_train.cli.tune_pairs import PairOptions, run_pairs
 from mirror_train.compute.launch import is_first_process
 from mirror_train.data.thesaurus import FREQUENT, load_thesaurus
 from mirror_train.data.training_data import TrainingData
@@ -72,6 +73,8 @@ class Tune(Training):
         mirror-rt tune --lang en,fr,ru --engine ray --worker-cpus 4 --out /shared/TUNED
         mirror-rt tune --thesaurus --lang en,fr,ru --out TUNED
         mirror-rt tune --lang en,fr,ru --joint --dictionary en-fr.tsv --out tuned
+        mirror-rt tune --objective cross-encoder --data scored.tsv --select dev.tsv --out cross
+        mirror-rt tune --objective trans-encoder --data pairs.tsv --select dev.tsv --out both
         mirror-rt tune mbert --recipe sentence --lang en,ru --words sentences --data DIR --out TUNED
         torchrun --nproc-per-node 4 -m mirror_rt.cli tune --words en --out tuned
     """
@@ -107,6 +110,7 @@ class Tune(Training):
             "finished.",
         ),
     ]
+    pairs: Annotated[PairOptions, Group("cross-encoders")]
     config: Annotated[Given[TuneConfig], RUN]
     # --pooling is an option of the run.
     changes: Annotated[
@@ -115,6 +119,10 @@ class Tune(Training):
 
     def run(self) -> None:
         """Run the command, in the way that its options ask for."""
+        if self.pairs.objective != "mirror-bert":
+            run_pairs(self)
+            return
+        self.pairs.check_unused()
         languages, data = self.languages, self.strings.data
         file = self.synonyms.thesaurus or (data is not None and not data.is_dir())
         if self.strings.longer_than is not None and (data is None or data.is_dir()):

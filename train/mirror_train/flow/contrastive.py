@@ -96,7 +96,7 @@ def _first_step(
         manifest = Manifest.read(out, "mirror_rt encoder")
         manifest.verify(out)
         wanted = {"model": run.base.weights_sha256(), "data": data.sha256(), "seed": config.seed}
-        wanted |= {"select": run.selects} | dataclasses.asdict(config.recipe.mirror)
+        wanted |= {"select": config.selects} | dataclasses.asdict(config.recipe.mirror)
         check_same_run(out, recorded_run(manifest, "weights_sha256"), wanted)
     else:
         if out.exists() and not config.overwrite:

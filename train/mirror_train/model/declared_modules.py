@@ -107,6 +107,8 @@ def declared_head(folder: Path) -> Head | None:
     modules = _modules(folder)
     if (folder / Layout.manifest).is_file():
         pooling = _read_manifest(folder).pooling
+        if not modules and pooling != "mean-with-padding":
+            raise ModelError(f"{folder} is a cross-encoder, which has no vectors of texts")
         if pooling not in POOLING_MODES:
             raise ModelError(f"{folder / Layout.manifest}: the pooling {pooling!r} is unknown")
         return Head([pooling], map(_layer, modules[2:-1]))  # without the final Normalize

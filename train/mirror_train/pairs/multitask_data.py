@@ -138,9 +138,9 @@ class TaskFiles:
             ConfigError: the layer does not go with the labels or the texts.
             DataError: a file is missing, or cannot be used.
         """
-        top, labels = self.top, _names(self.labels)
+        top, labels = self.top, names_in(self.labels)
         _check_top(top)
-        fields, label_field = _names(self.fields), self.label_field
+        fields, label_field = names_in(self.fields), self.label_field
         read = partial(read_labelled, layer=layer, fields=fields, label_field=label_field)
         first = read(self.data, labels=labels)
         if len(first.labels) == 1:
@@ -160,7 +160,8 @@ class TaskFiles:
         return dataclasses.replace(_divided(chosen, seed), test=further.get("test"))
 
 
-def _names(given: str | None) -> list[str]:
+def names_in(given: str | None) -> list[str]:
+    """Return the names in an option, which commas separate; none for None."""
     return [] if given is None else [name.strip() for name in given.split(",")]
 
 

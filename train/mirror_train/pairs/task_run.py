@@ -123,7 +123,7 @@ def open_model(
     recipe = config.recipe
     base = run.load(dropout=recipe.dropout)
     base.check_length(recipe.max_length)
-    head = _declared(base) if recipe.pooling == "auto" else Head([recipe.pooling])
+    head = declared_or_mean(base) if recipe.pooling == "auto" else Head([recipe.pooling])
     fields = dataclasses.asdict(recipe) | {"pooling": head.pooling}
     run.start(data, fields, selects=not isinstance(config, BurtConfig))
     with torch.random.fork_rng(devices=[]):
@@ -139,7 +139,8 @@ def _view(encoder: TorchEncoder) -> LanguageView:
     return EvaluatedModel("the model", lambda language: encoder).of(None)
 
 
-def _declared(base: Pretrained) -> Head:
+def declared_or_mean(base: Pretrained) -> Head:
+    """Return the pooling that a base model declares, with the layers after it; else the mean."""
     head = declared_head(base.folder) or Head(["mean"])
     simple = len(head.poolings) == 1 and len(head.layers) <= 1
     if not simple or head.dimension(base.dimension) != base.dimension:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from mirror_rt.bundle.json_document import made_now
 from mirror_rt.bundle.manifest import Layout, Manifest, record_files
 from mirror_rt.encoding.batch_encoder import EmbeddingModel
 from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_pairs
-from mirror_rt.io.atomic import check_free, check_space, new_folder, path_sha256, write_json
+from mirror_rt.io.atomic import check_free, check_space, new_folder, write_json
 from mirror_rt.progress import progress_bar
 from mirror_train.compute.precision import Precision, resolve_precision
 from mirror_train.compute.processes import Processes, joined_processes
+from mirror_train.model.cross_encoder import LogitHead
 from mirror_train.model.license import describe_base
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained, quiet_transformers
@@ -75,15 +77,6 @@ class Run:
         return self.processes.device
 
     @property
-    def selects(self) -> dict[str, Any] | None:
-        """What chooses the weights by `TrainConfig.select`, for mirror.json; None for nothing."""
-        path = self.config.select
-        if path is None:
-            return None
-        every = self.config.evaluate_every
-        return {"file": path.name, "sha256": path_sha256(path), "evaluate_every": every}
-
-    @property
     def shows_bars(self) -> bool:
         """Tell whether this process shows progress: the first does, by default on a terminal."""
         wanted = self.config.show_progress_bar
@@ -115,8 +108,8 @@ class Run:
         the weights `copies` times, besides checkpoints, which have one more set where the best are
         kept: it `selects` by a measure of its own, or by `TrainConfig.select`.
         """
-        if selects or self.selects:
-            more |= {"select": self.selects, "evaluate_every": self.config.evaluate_every}
+        if selects or self.config.selects:
+            more |= {"select": self.config.selects, "evaluate_every": self.config.evaluate_every}
         identity = {"model": self._weights, "data": data, "seed": self.config.seed,
                     "precision": self.precision, "processes": self.processes.count,
                     **recipe, **more}  # fmt: skip
@@ -138,20 +131,23 @@ class Run:
         self,
         trainer: Trainer,
         what: str,
-        encoder: EmbeddingModel,
+        encoder: EmbeddingModel | Callable[[ScoredPairs], float],
         *,
         unit: str = "step",
         size: int = 1,
     ) -> None:
         """Train to the end under a bar, labelled `what`, which counts `size` units a step.
 
-        `encoder` gives the vectors of the current weights, by which `TrainConfig.select` chooses
-        those to end with, in the place of the trainer's own selection.
+        `encoder` gives the vectors of the current weights, or their rho on pairs, by which
+        `TrainConfig.select` chooses those to end with, in the place of the trainer's own selection.
         """
         if (pairs := self._pairs) is not None:
-            trainer.selection = self._selection = Selection(
-                lambda: (evaluate_similarity(encoder, pairs), None), self.config.evaluate_every
-            )
+
+            def rho() -> tuple[float, None]:
+                score = encoder if callable(encoder) else partial(evaluate_similarity, encoder)
+                return score(pairs), None
+
+            trainer.selection = self._selection = Selection(rho, self.config.evaluate_every)
         done = self._checkpoint.step if self._checkpoint else 0
         bar = progress_bar(
             len(trainer.steps) * size, self.shows_bars, unit=unit, desc=what, initial=done * size
@@ -229,7 +225,11 @@ class Run:
         chosen: dict[str, Any] = {}
         if self._selection is not None:
             best = self._selection.best
-            chosen = {"select": self.selects, "best_step": best["step"], "spearman": best["score"]}
+            chosen = {
+                "select": self.config.selects,
+                "best_step": best["step"],
+                "spearman": best["score"],
+            }
         return chosen | {
             "seed": self.config.seed,
             "precision": self.precision,
@@ -254,8 +254,9 @@ class Run:
             except SafetensorError as error:  # safetensors' error for a full disk
                 raise OSError(f"cannot write {self.config.out}: {error}") from error
             save_tokenizer(model.hf_tokenizer, folder, max_length=manifest.max_length)
-            normalized = Head(head.poolings, head.layers).cpu()
-            write_modules(folder, normalized, manifest, hidden_size=self.base.dimension)
+            if not isinstance(head, LogitHead):
+                normalized = Head(head.poolings, head.layers).cpu()
+                write_modules(folder, normalized, manifest, hidden_size=self.base.dimension)
             also(folder)
             manifest = dataclasses.replace(manifest, files=record_files(folder))
             write_json(folder / Layout.manifest, manifest.to_dict())

@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal
 from mirror_rt.bundle.manifest import Manifest, Pooling
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.heads.task_heads import HEAD_NAME
+from mirror_rt.io.atomic import path_sha256
 from mirror_train.compute.precision import Precision
 from mirror_train.model.model_folder import DEFAULT_MODEL
+from mirror_train.recipes.cross_encoders import CrossEncoderRecipe, TransEncoderRecipe
 from mirror_train.recipes.recipe import Recipe, check_rules, least
 from mirror_train.recipes.systems import (
     BurtRecipe,
@@ -92,6 +94,14 @@ class TrainConfig(RunConfig):
             raise ConfigError(
                 Setting("resume"), " continues a run, overwrite starts it again: choose one"
             )
+
+    @property
+    def selects(self) -> dict[str, Any] | None:
+        """What chooses the weights by `select`, for mirror.json; None for nothing."""
+        if self.select is None:
+            return None
+        digest, every = path_sha256(self.select), self.evaluate_every
+        return {"file": self.select.name, "sha256": digest, "evaluate_every": every}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +216,41 @@ class FinetuneConfig(TaskConfig):
 
     recipe: FinetuneRecipe = field(default_factory=FinetuneRecipe)
     task: Annotated[str, HEAD_NAME] = "label"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossEncoderConfig(TrainConfig):
+    """All settings of a run of `tune_cross_encoder` but its pairs; see `TrainConfig`.
+
+    Attributes:
+        recipe: hyper-parameters.
+        precision: auto, fp32, bf16 or fp16.
+    """
+
+    recipe: CrossEncoderRecipe = field(default_factory=CrossEncoderRecipe)
+    precision: Precision = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransEncoderConfig(TrainConfig):
+    """All settings of a run of `tune_trans_encoder` but its pairs; see `TrainConfig`.
+
+    The models of each cycle are kept in OUT.cycles until the run is complete.
+
+    Attributes:
+        recipe: hyper-parameters.
+        precision: auto, fp32, bf16 or fp16.
+        select: of TrainConfig; it also chooses the cycle. Without it, the last one is taken.
+        resume: go on with the models that are finished, and after the last checkpoint.
+    """
+
+    recipe: TransEncoderRecipe = field(default_factory=TransEncoderRecipe)
+    precision: Precision = "auto"
+
+    @property
+    def cycles(self) -> Path:
+        """The folder in which the models of each cycle are kept."""
+        return self.out.parent / f"{self.out.name}.cycles"
 
 
 def recorded_run(manifest: Manifest, model: str) -> dict[str, Any]:
