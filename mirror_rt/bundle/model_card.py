@@ -26,8 +26,10 @@ _SYSTEMS = {
     "burt": "BURT (Li and Zhao 2020)",
     "finetune": "a decoding layer on labelled texts",
     "multitask": "the multi-task fine-tuning of BERT-CF",
+    "cross-encoder": "a cross-encoder's loss",
+    "trans-encoder": "[Trans-Encoder](https://openreview.net/forum?id=AmUhwTOHgm)",
 }
-_LABELLED = frozenset({"burt", "finetune", "multitask"})
+_LABELLED = frozenset({"burt", "cross-encoder", "finetune", "multitask"})
 _PARITY = {
     "mean_cosine": "mean cosine",
     "min_cosine": "lowest cosine",

@@ -88,7 +88,7 @@ def test_it_learns_scores_and_keeps_a_head_that_is_there(file, configure, words)
     scores = TorchCrossEncoder.load(report.out).scores(pairs.first, pairs.second)
     assert scores[::2].min() > scores[1::2].max()
     more = tune_cross_encoder(pairs, configure("more", model=report.out, steps=1, dropout=0.0))
-    assert more.stats.losses[0] < report.stats.losses[0] / 4
+    assert more.stats.losses[0] < report.stats.losses[0] / 2
     with pytest.raises(ModelError, match="is a cross-encoder, which has no vectors of texts"):
         TorchEncoder.load(report.out)
 
@@ -108,7 +108,7 @@ def test_classes_get_a_logit_each(file, configure, words):
 
 
 def test_a_head_must_be_there_to_be_loaded(tiny_bert):
-    with pytest.raises(ModelError, match="has no head for pairs|have no head for pairs"):
+    with pytest.raises(ModelError, match="its weights have no head for pairs"):
         TorchCrossEncoder.load(tiny_bert)
 
 
@@ -131,7 +131,7 @@ def test_bad_input(file, configure, words):
     with pytest.raises(ConfigError, match="lowest 9 must be less than highest, 7"):
         tune_cross_encoder(wrong, configure(lowest=9.0))
     flat = read_labelled_pairs(file("flat.tsv", HEADER, "a\tb\t3", "c\td\t3"))
-    with pytest.raises(DataError, match="all 2 rows of flat.tsv have the value 3"):
+    with pytest.raises(DataError, match=r"all 2 rows of flat\.tsv have the value 3"):
         tune_cross_encoder(flat, configure())
     for name, lines, message in [
         ("none.tsv", ["sentence1\tsentence2", "a\tb"], "has no labels"),

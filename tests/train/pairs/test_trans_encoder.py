@@ -3,6 +3,7 @@
 import dataclasses
 import shutil
 import signal
+from functools import partial
 
 import numpy as np
 import pytest
@@ -64,16 +65,16 @@ def test_the_loss_is_the_squared_error_of_cosines():
 def test_each_model_labels_for_the_other(pairs, configure, monkeypatch, tiny_bert):
     """The targets are cosines, at least 0, and then sigmoids; both start where they should."""
     seen = []
+
+    def spied(original, *given, **options):
+        rows = next(one for one in given if hasattr(one, "targets"))
+        seen.append((rows.targets, given))
+        return original(*given, **options)
+
     for name in ("tune_cross_encoder", "pair_trainer"):
-
-        def spy(*given, _original=getattr(module, name), **options):
-            rows = next(one for one in given if hasattr(one, "targets"))
-            seen.append((rows.targets, given, _original(*given, **options)))
-            return seen[-1][-1]
-
-        monkeypatch.setattr(module, name, spy)
+        monkeypatch.setattr(module, name, partial(spied, getattr(module, name)))
     report = tune_trans_encoder(pairs, configure(recipe={"cycles": 1, "pooling": "mean"}))
-    (by_encoder, given, _), (by_cross_encoder, _, _) = seen
+    (by_encoder, given), (by_cross_encoder, _) = seen
     encoder = TorchEncoder.load(tiny_bert, pooling="mean")
     expected = cosines(encoder, pairs.first, pairs.second)
     np.testing.assert_allclose(by_encoder, expected.clip(0, 1), atol=1e-6)

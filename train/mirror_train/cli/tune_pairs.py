@@ -95,25 +95,21 @@ def _print_rows(pairs: Examples, what: str) -> None:
 def _check_options(call: Tune) -> None:
     """Raise ConfigError for an option that goes with another objective."""
     options = call.pairs
-    labelled = options.objective == "cross-encoder"
-    recipe: type[Any] = CrossEncoderRecipe if labelled else TransEncoderRecipe
-    other = options.unlabelled.values()
-    if not labelled:
-        other = options.labelled.values()
-        other |= {"label_field": options.label_field, "labels": options.labels}
-    known = {field.name for field in fields(recipe)} | {f.name for f in fields(CrossEncoderConfig)}
-    given = call.changes.values() | call.config.values()
-    strings = {f.name: getattr(call.strings, f.name) for f in fields(call.strings)}
-    given |= strings | {"recipe": call.recipe, "thesaurus": call.synonyms.thesaurus}
-    given |= {f.name: getattr(call.languages, f.name) for f in fields(call.languages)}
-    defaults = {f.name: f.default for f in fields(call.languages)}
-    wrong = [
-        name
-        for name, value in (given | other).items()
-        if value not in (None, (), defaults.get(name)) and (name in other or name not in known)
-        and name != "data"
-    ]  # fmt: skip
-    if wrong:
+    if options.objective == "cross-encoder":
+        recipe: type[Any] = CrossEncoderRecipe
+        given = options.unlabelled.values()
+    else:
+        recipe, given = TransEncoderRecipe, options.labelled.values()
+        given |= {"label_field": options.label_field, "labels": options.labels}
+    known = {field.name for type_ in (recipe, CrossEncoderConfig) for field in fields(type_)}
+    others = call.changes.values() | call.config.values()
+    given |= {name: value for name, value in others.items() if name not in known}
+    given |= {"recipe": call.recipe, "thesaurus": call.synonyms.thesaurus}
+    for group in (call.strings, call.languages):
+        mine = {one.name: getattr(group, one.name) for one in fields(group) if one.name != "data"}
+        default = {one.name: one.default for one in fields(group)}
+        given |= {name: value for name, value in mine.items() if value != default[name]}
+    if wrong := [name for name, value in given.items() if value is not None]:
         raise ConfigError(
             Setting(wrong[0]), " does not go with ", Setting("objective", options.objective)
         )
