@@ -13,7 +13,8 @@ DOCUMENTS = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in
 # These documents mostly tune models, so tests/documents/test_docs_tuning.py runs them in a process
 # of its own.
 TUNING = ["docs/reference/loss.md", *(f"docs/guides/{name}.md" for name in (
-    "cross-encoders", "studies", "systems", "systems-flow", "systems-pairs", "tuning"))]  # fmt: skip
+    "cross-encoders", "studies", "systems", "systems-flow", "systems-pairs",
+    "tuning"))]  # fmt: skip
 # Commands with which several documents begin run only once; later, their results are copied.
 SHARED = {
     "mirror-rt export all-MiniLM-L6-v2 --out bundle\n": "bundle",

@@ -6,10 +6,10 @@ import torch
 from sentence_transformers import CrossEncoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from mirror_rt import ConfigError, DataError, ModelError
+from mirror_export import ExportConfig, export_bundle
+from mirror_rt import ConfigError, DataError, ModelError, Reranker
 from mirror_train import TorchEncoder
-from mirror_train.model.cross_encoder import PairTokenizer, TorchCrossEncoder
-from mirror_train.model.pretrained import load_pretrained
+from mirror_train.model.cross_encoder import TorchCrossEncoder
 from mirror_train.pairs import (
     CrossEncoderConfig,
     CrossEncoderRecipe,
@@ -69,7 +69,9 @@ def test_the_loss_is_the_cross_entropy_of_soft_labels():
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "distilbert", "deberta-v2",
                                     "modernbert", "albert", "electra"])  # fmt: skip
-def test_the_peers_load_the_folder_with_the_same_scores(family, tiny_model, file, configure, words):
+def test_the_peers_load_the_folder_with_the_same_scores(
+    family, tiny_model, file, configure, words, tmp_path
+):
     pairs = read_labelled_pairs(file("train.tsv", HEADER, *scored(words)))
     report = tune_cross_encoder(pairs, configure(model=tiny_model(family)))
     logits = TorchCrossEncoder.load(report.out).logits(FIRST, SECOND)
@@ -78,8 +80,12 @@ def test_the_peers_load_the_folder_with_the_same_scores(family, tiny_model, file
     peer = CrossEncoder(str(report.out), device="cpu")
     found = peer.predict(list(zip(FIRST, SECOND, strict=True)), show_progress_bar=False)
     np.testing.assert_allclose(found, 1 / (1 + np.exp(-logits[:, 0])), atol=1e-5)
-    training = report.manifest
-    assert (training.recipe["system"], training.data["rows"]) == ("cross-encoder", 24)
+    bundle = tmp_path / "bundle"
+    manifest = export_bundle(ExportConfig(str(report.out), bundle))
+    with Reranker.load(bundle) as reranker:
+        ours = reranker.predict(list(zip(FIRST, SECOND, strict=True)))
+    np.testing.assert_allclose(ours, found, atol=1e-5)
+    assert (manifest.recipe["system"], manifest.data["rows"]) == ("cross-encoder", 24)
 
 
 def test_it_learns_scores_and_keeps_a_head_that_is_there(file, configure, words):
@@ -107,19 +113,15 @@ def test_classes_get_a_logit_each(file, configure, words):
         tune_cross_encoder(pairs, configure("other", lowest=0.0))
 
 
+def test_a_family_without_a_head_is_refused(tiny_model, file, configure, words):
+    pairs = read_labelled_pairs(file("train.tsv", HEADER, *scored(words)))
+    with pytest.raises(ModelError, match="no head for pairs is known for the family roformer"):
+        tune_cross_encoder(pairs, configure(model=tiny_model("roformer")))
+
+
 def test_a_head_must_be_there_to_be_loaded(tiny_bert):
-    with pytest.raises(ModelError, match="its weights have no head for pairs"):
+    with pytest.raises(ModelError, match="is no cross-encoder: it has no head for pairs"):
         TorchCrossEncoder.load(tiny_bert)
-
-
-def test_long_pairs_are_cut_as_transformers_does(tiny_bert):
-    base = load_pretrained(tiny_bert)
-    first, second = ["the river " * 9, "rain", "town " * 20], ["rain", "river " * 30, "old " * 40]
-    tokens = PairTokenizer(base, 12)([*first, *second])
-    batch = tokens.pad(None, pad_id=base.pad_id)
-    given = base.hf_tokenizer(first, second, truncation=True, max_length=12, padding=True)
-    np.testing.assert_array_equal(batch.input_ids, given["input_ids"])
-    np.testing.assert_array_equal(batch.token_type_ids, given["token_type_ids"])
 
 
 def test_bad_input(file, configure, words):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,65 +12,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
 from mirror_rt.errors import ModelError
-from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
+from mirror_rt.tokens.padding import RaggedTokens
+from mirror_rt.tokens.pairs import Pair, PairTokenizer
 from mirror_train.compute.precision import resolve_device
+from mirror_train.model.families import family_of
 from mirror_train.model.forward import Forward, in_order
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained, quiet_transformers
 
-Rows = npt.NDArray[np.int64]
 _BATCH = 64  # pairs that are scored at once
 # What sentence-transformers applies to the logits: torch's classes by their full names.
 _SIGMOID = "torch.nn.modules.activation.Sigmoid"
 _IDENTITY = "torch.nn.modules.linear.Identity"
 
 
-@dataclass(frozen=True)
-class PairTokens(RaggedTokens):
-    """Token ids of n pairs, of which `second`, int64 [n], says where the second text begins."""
-
-    second: Rows
-
-    def pad(self, rows: Rows | None, *, pad_id: int, length: int | None = None) -> PaddedBatch:
-        """Right-pad as `RaggedTokens.pad`, with token types 1 from the second text on."""
-        batch = RaggedTokens.pad(self, rows, pad_id=pad_id, length=length)
-        begin = (self.second if rows is None else self.second[rows])[:, None]
-        types = (np.arange(batch.input_ids.shape[1]) >= begin) * batch.attention_mask
-        return batch._replace(token_type_ids=types)
-
-
-class PairTokenizer:
-    """Tokenise pairs of texts; the longer one is cut first, to `max_length` tokens of a pair."""
-
-    def __init__(self, base: Pretrained, max_length: int) -> None:
-        self._tokenizer: Tokenizer = Tokenizer.from_str(
-            base.hf_tokenizer.backend_tokenizer.to_str()
-        )
-        self._tokenizer.enable_truncation(max_length, strategy="longest_first")
-
-    def __call__(self, texts: Sequence[str]) -> PairTokens:
-        """Return the tokens of 2n texts, n first texts and then their n partners."""
-        n = len(texts) // 2
-        found = self._tokenizer.encode_batch(list(zip(texts[:n], texts[n:], strict=True)))
-        tokens = RaggedTokens.from_lists([one.ids for one in found])
-        second = np.array([len(one.ids) - sum(one.type_ids) for one in found], np.int64)
-        return PairTokens(tokens.ids, tokens.offsets, second)
-
-
 class LogitHead(Head):
     """The head of a cross-encoder, whose logits [B, C] stand in the place of text vectors."""
 
-    def __init__(self, base: Pretrained) -> None:
+    def __init__(self) -> None:
         super().__init__(["cls"], normalize=False)
-        name = "token_type_ids"
-        known = inspect.signature(base.model.forward).parameters
-        if name in known and name in base.hf_tokenizer.model_input_names:
-            self.inputs = (*Head.inputs, name)
 
     def embed(self, model: nn.Module, **inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Run a sequence classifier; return its logits [B, C], twice."""
@@ -79,33 +42,40 @@ class LogitHead(Head):
         return logits, logits
 
 
-def as_classifier(base: Pretrained, labels: Sequence[str] | None, *, seed: int = 0) -> Pretrained:
+class PairTokens:
+    """The tokens of pairs, of which at most `max_length` are kept: the longer text is cut first."""
+
+    def __init__(self, base: Pretrained, max_length: int) -> None:
+        backend = base.hf_tokenizer.backend_tokenizer
+        self._tokenizer = PairTokenizer(backend, max_length=max_length, pad_id=base.pad_id)
+
+    def __call__(self, texts: Sequence[str]) -> RaggedTokens:
+        """Return the tokens of 2n texts, n first texts and then their n partners."""
+        n = len(texts) // 2
+        return self._tokenizer(list(map(Pair, texts[:n], texts[n:]))).tokens
+
+
+def as_classifier(base: Pretrained, labels: Sequence[str], *, seed: int) -> Pretrained:
     """Return a model with a head for pairs on the weights of its folder.
 
     It has one logit, or one for each of `labels`. A head of that size which the folder has is kept;
-    what it lacks is drawn by the seed. With None for the labels, the head must be there.
+    what it lacks is drawn by the seed.
     """
-    config = copy.deepcopy(base.model.config)
-    if labels is not None:
-        names = dict(enumerate(labels or ["LABEL_0"]))
-        config.id2label, config.label2id = names, {name: i for i, name in names.items()}
-        config.sentence_transformers = {"activation_fn": _IDENTITY if labels else _SIGMOID}
-    code = type(base.model).__module__.startswith("transformers_modules.")
+    if family_of(base.model).classifier is None:
+        kind = base.model.config.model_type
+        raise ModelError(f"{base.name}: no head for pairs is known for the family {kind}")
+    config, names = copy.deepcopy(base.model.config), dict(enumerate(labels or ["LABEL_0"]))
+    config.id2label, config.label2id = names, {name: i for i, name in names.items()}
+    config.sentence_transformers = {"activation_fn": _IDENTITY if labels else _SIGMOID}
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            model, report = AutoModelForSequenceClassification.from_pretrained(
-                base.model_folder,
-                config=config,
-                dtype=torch.float32,
-                output_loading_info=True,
-                trust_remote_code=code,
+            model = AutoModelForSequenceClassification.from_pretrained(
+                base.model_folder, config=config, dtype=torch.float32
             )
-        except (ValueError, RuntimeError) as error:  # a family without one; a head of another size
+        except RuntimeError as error:  # a head of another size
             reason = " ".join(str(error).split()[:30])
             raise ModelError(f"{base.name} cannot become a cross-encoder: {reason}") from error
-    if labels is None and report["missing_keys"]:
-        raise ModelError(f"{base.name} is no cross-encoder: its weights have no head for pairs")
     return dataclasses.replace(base, model=model.eval())
 
 
@@ -114,15 +84,17 @@ class TorchCrossEncoder:
     """The scores of a cross-encoder's current weights, which `forward` runs."""
 
     forward: Forward
-    tokenize: PairTokenizer
+    tokenize: PairTokens
 
     @classmethod
     def load(cls, name: str | Path, *, device: str = "auto", **options: Any) -> TorchCrossEncoder:
         """Load a folder or hub name; `options` are those of `load_pretrained`."""
-        base, where = as_classifier(load_pretrained(name, **options), None), resolve_device(device)
-        head = LogitHead(base)
-        forward = Forward(base.model.to(where), head=head, pad_id=base.pad_id, device=where)
-        return cls(forward, PairTokenizer(base, base.max_length))
+        base, where = load_pretrained(name, classifier=True, **options), resolve_device(device)
+        if base.classifier is None:
+            raise ModelError(f"{name} is no cross-encoder: it has no head for pairs")
+        model = base.classifier.to(where)
+        forward = Forward(model, head=LogitHead(), pad_id=base.pad_id, device=where)
+        return cls(forward, PairTokens(base, base.max_length))
 
     def logits(self, first: Sequence[str], second: Sequence[str]) -> npt.NDArray[np.float32]:
         """Return the logits of n pairs, float32 [n, C]."""

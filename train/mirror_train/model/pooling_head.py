@@ -76,12 +76,7 @@ class Head(nn.Module):
         normalize: whether the encoder ends in a normalisation. The head itself leaves it out,
             because both forms of a vector are useful.
         truncate_dim: number of dimensions of the last layer's output to keep; None for all.
-
-    Attributes:
-        inputs: the names of the arrays of a padded batch that the model is given.
     """
-
-    inputs: tuple[str, ...] = ("input_ids", "attention_mask")
 
     def __init__(
         self,

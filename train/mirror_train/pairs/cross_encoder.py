@@ -19,7 +19,7 @@ from mirror_rt.tokens.padding import RaggedTokens
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.model.cross_encoder import (
     LogitHead,
-    PairTokenizer,
+    PairTokens,
     TorchCrossEncoder,
     as_classifier,
 )
@@ -52,13 +52,13 @@ def tune_cross_encoder(
     with begun(config, config.precision) as run:
         base = run.load(dropout=recipe.dropout)
         run.base = base = as_classifier(base, pairs.labels, seed=config.seed)
-        head = LogitHead(base)
+        head = LogitHead()
         loss = functional.cross_entropy if pairs.labels else binary_cross_entropy
         hashes = data_hash(pairs, teacher)
         run.start(hashes, dataclasses.asdict(recipe))
-        tokenize = PairTokenizer(base, recipe.max_length)
+        tokenize = PairTokens(base, recipe.max_length)
         trainer = pair_trainer(run, head, rows, tokenize, loss, recipe)
-        model = TorchCrossEncoder(trainer.forward, PairTokenizer(base, base.max_length))
+        model = TorchCrossEncoder(trainer.forward, PairTokens(base, base.max_length))
         run.train(trainer, "cross-encoder", partial(score_correlation, model))
         return write_pairs(run, trainer, head, pairs, recipe, teacher)
 
