@@ -16,11 +16,12 @@ class ExportConfig:
     Attributes:
         model: tuned folder, or any encoder's folder or hub name.
         out: bundle to write.
-        pooling: `auto` takes what the folder declares, further modules included; another is used
-            in place of all that.
+        pooling: `auto` takes what the folder declares, further modules included, or the head of a
+            sequence classification (a cross-encoder); another is used in place of all that.
         precisions: precisions of the variants to write.
         targets: execution providers to write them for; `cuda` adds graphs that only CUDA runs.
-        parity_texts: strings to compare over; by default a built-in sample in the model's language.
+        parity_texts: strings to compare over, of a cross-encoder in pairs; by default a built-in
+            sample in the model's language.
         parity_pairs: TSV of text, text, score, or a folder with LANGUAGE.tsv: Spearman's
             correlation is reported with it, too.
         force: write variants that fail a gate, too (the manifest says that they failed).

@@ -89,10 +89,11 @@ class ScoreHead:
             raise BundleError(f"{folder} is no cross-encoder: its manifest has no scores")
         if not path.is_file():  # reading a pipe would wait forever
             raise BundleError(f"{path} is not a regular file")
+        expected = sum(layer.weights for layer in described.layers)
         try:
             # What is mapped cannot be larger than the file, whatever its header says.
             found = np.load(path, mmap_mode="r", allow_pickle=False)
-            if found.dtype != np.float32 or found.shape != (expected := _size(described),):
+            if (found.dtype, found.shape) != (np.float32, (expected,)):
                 raise ValueError(
                     f"it holds {found.dtype} {found.shape}, expected float32 [{expected}]"
                 )
@@ -140,10 +141,6 @@ def pack_layers(layers: Sequence[Sequence[npt.ArrayLike]]) -> npt.NDArray[np.flo
     """Join the arrays of each layer (matrix, bias, norms) to the weights of a `ScoreHead`."""
     arrays = [np.asarray(array, np.float32).ravel() for layer in layers for array in layer]
     return np.concatenate(arrays)
-
-
-def _size(described: ScoreLayers) -> int:
-    return sum(layer.weights for layer in described.layers)
 
 
 def _apply(layer: ScoreLayer, weights: Floats, x: Floats) -> Floats:

@@ -20,8 +20,9 @@ from mirror_rt.io.text import iter_lines
 class Export(Invocation):
     """Write a bundle: ONNX graph with pooling and normalisation inside, tokenizer, manifest.
 
-    It is compared with PyTorch on real strings, and refused if they differ. Of several models,
-    write a pack: a folder of bundles with an index, pack.json.
+    The folder of a sequence classification becomes a cross-encoder, for mirror-rt rerank. Each is
+    compared with PyTorch on real strings, and refused if they differ. Of several models, write a
+    pack: a folder of bundles with an index, pack.json.
 
     Examples:
         mirror-rt export tuned --out bundle

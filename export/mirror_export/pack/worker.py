@@ -135,7 +135,8 @@ def export_here(config: ExportConfig) -> dict[str, Any]:
 
     error = None
     try:
-        export_bundle(config)
+        if export_bundle(config).scores is not None:
+            error = "it is a cross-encoder, and a pack holds encoders: export it by itself"
     except (MirrorError, OSError) as problem:
         error = " ".join(str(problem).split())
     peak = peak_memory_mb()
