@@ -42,7 +42,7 @@ def logits_of(folder, pairs):
 def test_scores_are_those_of_the_peer(family, tiny_cross_encoder, tiny_reranker, pairs):
     folder, bundle = tiny_cross_encoder(family), tiny_reranker(family)
     expected = CrossEncoder(str(folder), device="cpu").predict(pairs)
-    assert np.ptp(expected) > 0.01  # or an equal score for all would pass
+    assert np.ptp(expected) > 1e-3  # or an equal score for all would pass
     for providers in ("cpu", "auto"):
         with Reranker.load(bundle, threads=1, providers=providers) as reranker:
             found = reranker.predict(pairs)
