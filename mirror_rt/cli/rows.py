@@ -1,0 +1,97 @@
+"""Read rows of texts or of pairs for commands that write a JSON line for each."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from mirror_rt.cli.parsing.options import Help
+from mirror_rt.errors import ConfigError, DataError
+from mirror_rt.evaluation.readers.pairs import find_text_columns
+from mirror_rt.evaluation.readers.tables import find_column, numbered_lines
+from mirror_rt.io.atomic import new_file
+from mirror_rt.io.text import Table, iter_jsonl, read_table
+
+INPUT = Help(
+    "FILE.jsonl; FILE.csv or FILE.tsv with a header; another name, or - for standard input, for "
+    "lines: a text, or two with a tab between them",
+    "FILE",
+)
+_TEXT_FIELDS = ("text", "sentence")
+
+# A text or a pair of texts, and the cell of its label (None if no label is asked for).
+Row = tuple[Any, str | None]
+
+
+@contextlib.contextmanager
+def open_output(output: str, *, overwrite: bool) -> Iterator[IO[bytes]]:
+    """Open a file that is written whole or not at all, or standard output for `-`."""
+    if output == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with new_file(Path(output), overwrite=overwrite) as file:
+        yield file
+
+
+def read_rows(path: str, names: str | None, count: int, label: str | None = None) -> Iterator[Row]:
+    """Read texts, or pairs of texts, from a file.
+
+    Args:
+        path: file of lines, .jsonl, .csv or .tsv; `-` is standard input.
+        names: columns of the texts, joined by commas; None for usual ones.
+        count: number of texts in a row, 1 or 2.
+        label: column of a label; None for none.
+
+    Raises:
+        ConfigError: the columns do not go with the file, or with `count`.
+        DataError: the file cannot be read, or a row has not the columns.
+    """
+    fields = names.split(",") if names else None
+    if fields is not None and len(fields) != count:
+        raise ConfigError(
+            f"--fields {names}: expected {count} column{'s' if count > 1 else ''}, as a row has "
+            f"{'two texts' if count > 1 else 'one text'}"
+        )
+    suffix = Path(path).suffix
+    if suffix == ".jsonl":
+        columns = fields or (["sentence1", "sentence2"] if count == 2 else ["text"])
+        records = iter_jsonl(path, *columns, *([label] if label else []))
+        return ((_item(r[:count]), str(r[count]) if label else None) for r in records)
+    if suffix in (".csv", ".tsv"):
+        return _table_rows(read_table(Path(path)), fields, label, count)
+    if fields is not None or label is not None:
+        raise ConfigError(f"--fields and --label-field need columns: {path} has lines")
+    return ((_item(_cells(path, n, line, count)), None) for n, line in numbered_lines(path))
+
+
+def _table_rows(
+    table: Table, fields: list[str] | None, label: str | None, count: int
+) -> Iterator[Row]:
+    if fields is not None:
+        names = tuple(fields)
+    elif count == 1:
+        names = (find_column(table, _TEXT_FIELDS, "texts (see --fields)"),)
+    else:
+        names = find_text_columns(table, label or "score")
+    columns = [table.column(name) for name in names]
+    cells: list[str | None] = [None] * len(table.rows)
+    if label is not None:
+        cells = [*table.column(label)]
+    return zip(map(_item, zip(*columns, strict=True)), cells, strict=True)
+
+
+def _cells(path: str, number: int, line: str, count: int) -> tuple[str, ...]:
+    cells = tuple(line.split("\t")) if count == 2 else (line,)
+    if len(cells) != count:
+        raise DataError(
+            f"{path}, line {number}: {len(cells)} cells, expected two texts with a tab between"
+        )
+    return cells
+
+
+def _item(cells: tuple[Any, ...]) -> Any:
+    return cells[0] if len(cells) == 1 else cells
