@@ -16,11 +16,11 @@ from mirror_export.variants import check_wanted, trace, write_variants
 from mirror_rt import Manifest
 from mirror_rt.bundle.manifest import Layout, record_files
 from mirror_rt.bundle.model_card import write_model_card
+from mirror_rt.encoding.model_cache import give_back_memory
 from mirror_rt.errors import ConfigError
 from mirror_rt.heads.task_heads import Heads
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.io.atomic import check_free, new_folder, write_json
-from mirror_rt.languages.encoder_cache import give_back_memory
 from mirror_rt.progress import progress_bar
 from mirror_train.model.declared_modules import declared
 from mirror_train.model.pooling_head import Head

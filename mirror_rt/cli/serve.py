@@ -31,7 +31,7 @@ _PREFIX = "MIRROR_RT_SERVE_"
 
 @dataclass(frozen=True, kw_only=True)
 class Serve(Invocation):
-    """Serve a bundle, or the languages of a pack, until SIGTERM or Ctrl-C.
+    """Serve bundles, and the languages of packs, until SIGTERM or Ctrl-C.
 
     /docs describes the paths. Every option is also an environment variable
     (MIRROR_RT_SERVE_PORT=8080 for --port 8080, MIRROR_RT_SERVE_SOURCE for the bundle; lists with
@@ -42,6 +42,7 @@ class Serve(Invocation):
     Examples:
         mirror-rt serve all-MiniLM-L6-v2
         mirror-rt serve bundle
+        mirror-rt serve small large pack --memory-limit 2e9
         mirror-rt serve pack --host 0.0.0.0 --port 8080 --api-keys-file keys.txt
         mirror-rt serve bundle --providers cuda --devices all --cuda-graphs
         mirror-rt serve --config serve.toml
@@ -49,9 +50,10 @@ class Serve(Invocation):
     """
 
     source: Annotated[
-        str | None,
-        Help("folder or hub name of a bundle or a pack", "BUNDLE|PACK", word=True, flag="--model"),
-    ] = None
+        tuple[str, ...],
+        Help("folders or hub names of bundles and packs; the first has the default model",
+             "BUNDLE|PACK", word=True, flag="--model"),
+    ] = ()  # fmt: skip
     config: Annotated[
         Path | None,
         Help(f"options, by the names of their flags (default: {_PREFIX}CONFIG)", "FILE.toml"),

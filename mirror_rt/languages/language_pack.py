@@ -9,23 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self, Unpack
 
-from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.errors import ConfigError
+from mirror_rt.encoding.model_cache import CacheStatistics, ModelCache, checked_limit, memory_of
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.keywords import with_visible_options
 from mirror_rt.languages.detection import Detector
-from mirror_rt.languages.encoder_cache import CacheStatistics, EncoderCache
 from mirror_rt.languages.pack_encoder import PackEncoder
 from mirror_rt.languages.routing import Router
 from mirror_rt.languages.tags import need_language
 
 logger = logging.getLogger("mirror_rt")
-
-# The memory that a tokenizer takes, as a multiple of its tokenizer.json: XLM-R's takes 286 MB for
-# 16.8 MB, BERT's 6 MB for 0.7 MB (tokenizers 0.23.3, glibc).
-_TOKENIZER_GROWTH = 17
 
 
 @with_visible_options(LoadOptions)
@@ -55,8 +50,8 @@ class LanguagePack(PackEncoder):
         self._unverified = set(index.bundles) if self._options.verify else set()
         sizes = {name: self._bytes(name) for name in index.bundles}
         names = [need_language(tag, router.bundles, f"pinned: {folder}") for tag in pinned]
-        limit = None if memory_limit is None else _checked_limit(memory_limit, sizes, names)
-        cache = EncoderCache(self._open, sizes, limit=limit, pinned=names)
+        limit = None if memory_limit is None else checked_limit(memory_limit, sizes, names)
+        cache = ModelCache(self._open, sizes, limit=limit, pinned=names)
         super().__init__(index, router, cache, mixed_spaces=mixed_spaces)
         for name in names:
             with self._cache.lease(name):
@@ -168,26 +163,5 @@ class LanguagePack(PackEncoder):
         return self.folder / self.index.bundles[name].path
 
     def _bytes(self, name: str) -> int:
-        """Return the estimated memory of a bundle: its graph's files and its loaded tokenizer."""
-        files = Manifest.read(self._folder(name)).files_of([self._options.stored_variant])
-        tokenizer = files.get(Layout.tokenizer)
-        grown = 0 if tokenizer is None else (_TOKENIZER_GROWTH - 1) * tokenizer.bytes
-        return sum(record.bytes for record in files.values()) + grown
-
-
-def _checked_limit(limit: float, sizes: dict[str, int], pinned: list[str]) -> int:
-    """Return the limit in bytes; raise ConfigError if it is too low for one of the bundles."""
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
-        raise ConfigError(field="memory_limit", expected="a number of bytes above 0", value=limit)
-    base = sum(sizes[name] for name in set(pinned))
-    name, needed = max(
-        ((name, base + (0 if name in pinned else size)) for name, size in sizes.items()),
-        key=lambda pair: pair[1],
-    )
-    if needed > limit:
-        beside = f" beside the pinned {', '.join(pinned)}" if pinned else ""
-        raise ConfigError(
-            f"memory_limit of {limit / 1e6:.1f} MB is too low: {name}{beside} needs "
-            f"{needed / 1e6:.1f} MB"
-        )
-    return int(min(limit, 2**63 - 1))
+        folder = self._folder(name)
+        return memory_of(folder, Manifest.read(folder), self._options.stored_variant)

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.encoding.encoder import Encoder
+from mirror_rt.encoding.model_cache import ModelCache
 from mirror_rt.errors import ConfigError, InvalidTextError, Setting, renumbered
 from mirror_rt.keywords import with_visible_options
-from mirror_rt.languages.encoder_cache import EncoderCache
 from mirror_rt.languages.routing import Languages, Router
 from mirror_rt.pipeline.inputs import as_list, check_stream
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
@@ -41,8 +41,9 @@ class PackEncoder:
     """
 
     def __init__(
-        self, index: PackIndex, router: Router, cache: EncoderCache, *, mixed_spaces: bool = False
-    ) -> None:
+        self, index: PackIndex, router: Router, cache: ModelCache[str, Encoder], *,
+        mixed_spaces: bool = False,
+    ) -> None:  # fmt: skip
         self.index = index
         self._router = router
         self._cache = cache

@@ -6,7 +6,7 @@ import atexit
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.scheduling.queue import RequestQueue
@@ -21,24 +21,29 @@ class DeviceThread(threading.Thread):
     It is a daemon thread, so that a scheduler that nobody closed does not keep the interpreter from
     ending. It holds no strong reference to the scheduler, so that an unused scheduler is freed:
     `on_batch`, a method of the scheduler, is called after every run while the scheduler exists.
+    `turns` yields when a batch may run, as long as the function that it is given returns true.
     """
 
     def __init__(
-        self, pipeline: Pipeline, queue: RequestQueue, on_batch: Callable[[BatchReport], None]
-    ) -> None:
+        self, pipeline: Pipeline, queue: RequestQueue, on_batch: Callable[[BatchReport], None],
+        turns: Callable[[Callable[[], bool]], Iterable[None]],
+    ) -> None:  # fmt: skip
         super().__init__(name="mirror_rt-device", daemon=True)
         self._pipeline = pipeline
         self.queue = queue
         self._on_batch = weakref.WeakMethod(on_batch)
+        self._turns = turns
         _devices.add(self)
 
     def run(self) -> None:
         """Run batches until the queue is closed and empty."""
-        while (batch := self.queue.take()) is not None:
-            for of_tokens in (False, True):  # they are two outputs of the graph, so two runs
-                self._run_batch([t for t in batch if t.request.of_tokens == of_tokens])
-            self.queue.ran(batch)
-            del batch  # frees its vectors before the thread waits for the next one
+        while self.queue.wait():
+            for _ in self._turns(self.queue.has_rows):  # until its turn, rows can join a batch
+                batch = self.queue.take(wait=False) or []
+                for of_tokens in (False, True):  # they are two outputs of the graph, so two runs
+                    self._run_batch([t for t in batch if t.request.of_tokens == of_tokens])
+                self.queue.ran(batch)
+                del batch  # frees its vectors before the thread waits for the next one
 
     def _run_batch(self, batch: list[WaitingText]) -> None:
         """Run a batch; if it fails, run its halves, down to the text at fault."""

@@ -94,8 +94,23 @@ class RequestQueue:
                 self.admission.set_waiting(request, request.waiting - texts)
                 self.admission.set_unqueued(request, max(0, request.unqueued - tokens))
 
-    def take(self) -> list[WaitingText] | None:
+    def has_rows(self) -> bool:
+        """Return whether rows wait to be run."""
+        return bool(self._waiting or self._turns)
+
+    def wait(self) -> bool:
+        """Wait for rows; return False when the queue is closed and nothing more comes."""
+        with self._lock:
+            while not self.has_rows():
+                if self._ended():
+                    return False
+                self._changed.wait()
+            return True
+
+    def take(self, *, wait: bool = True) -> list[WaitingText] | None:
         """Wait for the next batch; return None when the queue is closed and nothing more comes.
+
+        Without `wait`, return an empty list where none is there.
 
         Texts whose deadline has passed are due before others. They are taken, too, and their
         requests fail in place of running.
@@ -111,10 +126,10 @@ class RequestQueue:
                     batch = [text for text in batch if not text.request.over]
                 if batch or late:
                     break
-                if self._closed and all(
-                    request.rows is not None for request in self.admission.open
-                ):
+                if self._ended():
                     return None
+                if not wait:
+                    return []
                 self._changed.wait()
             for text in batch:
                 self.admission.set_waiting(text.request, text.request.waiting - 1)
@@ -215,6 +230,9 @@ class RequestQueue:
                 waiting_tokens=self.admission.waiting_tokens,
                 waiting_seconds=self.admission.seconds,
             )
+
+    def _ended(self) -> bool:
+        return self._closed and all(one.rows is not None for one in self.admission.open)
 
     def _end_late(self, request: Request) -> bool:
         with self._lock:

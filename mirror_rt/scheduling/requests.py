@@ -137,8 +137,8 @@ class Request:
             self.future.set_exception(error)
 
     def fail(self, error: BaseException) -> None:
-        """Give the caller an error."""
-        if self.future.set_running_or_notify_cancel():
+        """Give the caller an error, if it has no result yet."""
+        if not self.future.done() and self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
 
 

@@ -21,6 +21,7 @@ from mirror_rt.scheduling.device_thread import DeviceThread
 from mirror_rt.scheduling.intake import Intake
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import BatchReport, RequestTimes, SchedulerStatistics
+from mirror_rt.scheduling.turns import Turns
 from mirror_rt.vectors.quantization import Embeddings
 
 __all__ = ["HasPipeline", "Scheduler"]
@@ -69,6 +70,7 @@ class Scheduler:
             longer, or would leave it too little of its `timeout`. None for no such limit.
         on_batch: called after every run in the device's thread, once its results are given, for
             example to collect metrics.
+        turns: what it shares with the schedulers of other models, so that the models take turns.
 
     Raises:
         ConfigError: a limit is below 1, there is no encoder, or the encoders differ in dimension.
@@ -83,6 +85,7 @@ class Scheduler:
         max_waiting_tokens: int = 262_144,
         max_wait: float | None = None,
         on_batch: Callable[[BatchReport], None] | None = None,
+        turns: Turns | None = None,
     ) -> None:
         several = encoders if isinstance(encoders, Sequence) else [encoders]
         pipelines = [encoder.pipeline for encoder in several]
@@ -104,10 +107,13 @@ class Scheduler:
             pad_to=first.pad_to,
         )
         self.intake = Intake(first, self._queue)
+        runs = [pipeline.model.prepare_concurrent_runs() for pipeline in pipelines]
+        self._share = None if turns is None else turns.join(sum(runs))
+        take = (lambda _: (None,)) if self._share is None else self._share.take
         self._devices = [
-            DeviceThread(pipeline, self._queue, self._report)
-            for pipeline in pipelines
-            for _ in range(pipeline.model.prepare_concurrent_runs())
+            DeviceThread(pipeline, self._queue, self._report, take)
+            for pipeline, n in zip(pipelines, runs, strict=True)
+            for _ in range(n)
         ]
         self._on_batch = on_batch
         for device in self._devices:
@@ -272,6 +278,8 @@ class Scheduler:
         self._queue.clear()
         for device in others:
             device.join()
+        if self._share is not None:
+            self._share.leave()
 
     def __enter__(self) -> Self:
         return self

@@ -12,7 +12,8 @@ from mirror_rt.server.config import ListenConfig, ServerConfig
 
 if TYPE_CHECKING:
     from mirror_rt.server.http.app import create_app
-    from mirror_rt.server.models.served_models import Models, NamedEncoder, load_models
+    from mirror_rt.server.models.served_models import Models, NamedEncoder
+    from mirror_rt.server.models.sources import load_models
     from mirror_rt.server.process.serving import check, serve
 
 __all__ = ["ListenConfig", "Models", "NamedEncoder", "ServerConfig", "check", "create_app",
@@ -23,7 +24,7 @@ _MODULES = {
     "NamedEncoder": "models.served_models",
     "check": "process.serving",
     "create_app": "http.app",
-    "load_models": "models.served_models",
+    "load_models": "models.sources",
     "serve": "process.serving",
 }
 

@@ -26,8 +26,13 @@ class ServerConfig:
             a pack, what comes before the name of a bundle: `mirror` (so that French is `mirror-fr`)
             unless given.
         model_aliases: other names that clients may call the model by (of a pack, its default), for
-            those that always send one, such as `text-embedding-3-small`.
+            those that always send one, such as `text-embedding-3-small`. Of several models,
+            `NAME=MODEL` is another name of one of them, and `NAME=SOURCE` is what the model of a
+            bundle is called, or comes before the names of a pack.
         languages: names or languages of the bundles of a pack to serve; all unless given.
+        memory_limit: most bytes of the models that are loaded at a time, as `LanguagePack.load`
+            counts them; with it, models are loaded when a request needs them, and the least
+            recently used leave. By default all are loaded, and stay. Each worker has such a limit.
         fallback: of a pack, the language whose model answers for languages that it lacks; by
             default what the pack declares. Without one, such a language is refused.
         max_items: most texts of one request.
@@ -59,6 +64,7 @@ class ServerConfig:
     model_aliases: tuple[str, ...] = ()
     languages: tuple[str, ...] = ()
     fallback: str | None = None
+    memory_limit: float | None = None
     max_items: int = 2048
     max_body_bytes: int = 16 << 20
     max_waiting_texts: int = 8192

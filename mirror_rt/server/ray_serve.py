@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirror_rt.errors import require
 from mirror_rt.server import ServerConfig, create_app
+from mirror_rt.server.models.sources import Sources, listed
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -22,7 +22,7 @@ _MOST_OPEN = 256
 _AUTOSCALING = {"min_replicas": 1, "max_replicas": 4, "target_ongoing_requests": 32}
 
 
-def ray_application(source: str | Path, config: ServerConfig | None = None, **options: Any) -> Any:
+def ray_application(source: Sources, config: ServerConfig | None = None, **options: Any) -> Any:
     """Return an application for `ray.serve.run`, with all paths of `mirror-rt serve`.
 
     A replica loads the models when it starts and counts as started when they are warm. It computes
@@ -30,7 +30,7 @@ def ray_application(source: str | Path, config: ServerConfig | None = None, **op
     Ray sends a replica that it stops no more requests and lets it answer those that it has.
 
     Args:
-        source: a folder that every node sees, or a hub name, of a bundle or a pack.
+        source: a folder that every node sees, or a hub name, of a bundle or a pack, or several.
         config: limits, keys, and how to load; None for the defaults.
         options: those of `ray.serve.deployment` (`ray_actor_options`, `autoscaling_config`,
             `num_replicas`, `name` ...). Unless given, 1 to 4 replicas, of 32 open requests each.
@@ -44,12 +44,12 @@ def ray_application(source: str | Path, config: ServerConfig | None = None, **op
         options = {"autoscaling_config": _AUTOSCALING} | options
 
     def build() -> Starlette:  # Ray takes a partial function for an application
-        return _build(str(source), config or ServerConfig())
+        return _build(list(map(str, listed(source))), config or ServerConfig())
 
     return serve.deployment(**options)(serve.ingress(build)()).bind()
 
 
-def _build(source: str, config: ServerConfig) -> Starlette:
+def _build(source: list[str], config: ServerConfig) -> Starlette:
     """Make the application in a replica."""
     ray: Any = require("ray", extra="ray-serve", purpose="serving by Ray")
     if config.load.threads is None:

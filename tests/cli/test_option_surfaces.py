@@ -225,7 +225,7 @@ def test_serve_command(monkeypatch):
     monkeypatch.setattr("mirror_rt.server.monitoring.logs.configure_logging", lambda **_: None)
     assert main(["serve", "m", "--port", "0", *flags(LOAD)]) == 0
     ((source, config, listen),) = served
-    assert (source, config, listen.port) == ("m", ServerConfig(load=GIVEN_LOAD), 0)
+    assert (source, config, listen.port) == (("m",), ServerConfig(load=GIVEN_LOAD), 0)
     assert pickle.loads(pickle.dumps(config)) == config  # as workers get it
 
 
@@ -243,7 +243,7 @@ def test_serve_takes_its_options_from_everywhere(monkeypatch, tmp_path):
     monkeypatch.setenv("MIRROR_RT_SERVE_DEVICES", "0,1")
     assert main(["serve", "--workers", "1"]) == 0
     ((source, config, listen),) = served
-    assert (source, listen.port, listen.workers) == ("of-the-file", 2, 1)
+    assert (source, listen.port, listen.workers) == (("of-the-file",), 2, 1)
     load = LoadOptions(threads=4, devices=[0, 1], provider_options={"gpu_mem_limit": 1})
     assert config == ServerConfig(languages=("fr", "de"), max_wait=2.0, api_keys=("k",), load=load)
 

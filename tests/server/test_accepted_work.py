@@ -41,7 +41,7 @@ def make(encoder):
     for registry in registries:
         registry.stop()
         for service in registry.services.values():
-            service.close()
+            service.scheduler.close()
 
 
 class Gate:
@@ -99,7 +99,7 @@ def test_work_ends_with_its_client(path, body, step, few, make, encoder, gate):
         held.free.set()
         for service in app.state.registry.services.values():
             assert service.scheduler.statistics().waiting_texts == 0
-            await asyncio.to_thread(service.close)
+            await asyncio.to_thread(service.scheduler.close)
         assert held.calls - before <= few
 
     run(main())

@@ -12,16 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from server_process import ServerProcess, read_all
+from server_process import ServerProcess, read_all, until
 
 BODY = {"inputs": "some words of a text"}
-
-
-def until(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager

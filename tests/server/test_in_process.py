@@ -47,7 +47,7 @@ def make(encoder):
         registry.stop()
         registry._warming.join()
         for service in registry.services.values():
-            service.close()
+            service.scheduler.close()
 
 
 def test_too_much_waits(make, encoder):
@@ -252,7 +252,7 @@ def test_not_ready_before_it_is_warm(encoder):
     app.state.registry._warming.join()
     assert run(_one(app, "/ready"))[0] == 200
     for service in app.state.registry.services.values():
-        service.close()
+        service.scheduler.close()
     status, answer = run(_one(app, "/embed", {"inputs": "a"}))
     assert (status, answer["error"]) == (503, "the server is stopping")
 

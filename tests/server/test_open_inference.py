@@ -34,7 +34,7 @@ def app(encoder):
     yield app
     app.state.registry.stop()
     for service in app.state.registry.services.values():
-        service.close()
+        service.scheduler.close()
 
 
 def ask(app, body=None, path=PATH, headers=()):

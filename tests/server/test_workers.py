@@ -27,15 +27,10 @@ from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import replace_folder
 from mirror_rt.server import ServerConfig, create_app
 from mirror_rt.server.models.reload import Reloader
+from mirror_rt.server.models.sources import Source
+from server_process import until, with_prompt
 
 TEXT = "some words of a text"
-
-
-def until(condition, seconds=30.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def processes(server):
@@ -134,15 +129,6 @@ def test_no_worker_can_start(bundle_copy, command):
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
-def with_prompt(bundle, folder, prompt):
-    """A copy that gives other vectors: of texts with something before them."""
-    shutil.copytree(bundle, folder)
-    path = folder / "mirror.json"
-    values = {"prompts": {"query": prompt}, "default_prompt_name": "query"}
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-    return folder
-
-
 def test_reload_under_load(bundle, tmp_path, start_server):
     """Every answer is of the old model or of the new; one that is damaged never serves."""
     served = shutil.copytree(bundle, tmp_path / "served")
@@ -196,14 +182,15 @@ def test_reload_by_itself(bundle, tmp_path, caplog):
     registry = app.state.registry
     try:
         registry.wait_until_warm()
-        with registry.use() as in_use:
+        old = registry.models.default
+        with registry._cache.lease(old) as in_use:
             served.rename(tmp_path / "away")
             until(lambda: "the models stay as they were" in caplog.text)
             time.sleep(0.1)
             with_prompt(bundle, served, "river ")
-            until(lambda: registry.models is not in_use.models)
+            until(lambda: registry.models.default is not old)
             assert registry.models.default.encoder.manifest.prompts == {"query": "river "}
-            assert len(in_use.models.default.encoder.encode("it is still open")) == 32
+            assert len(in_use.encoder.encode("it is still open")) == 32
         said = [record.message for record in caplog.records if "stay as" in record.message]
         assert len(said) == len(set(said)) <= 2  # while it is looked at, the folder may go
     finally:
@@ -212,8 +199,10 @@ def test_reload_by_itself(bundle, tmp_path, caplog):
 
 def test_cuda_graphs_are_not_captured_while_a_model_serves(bundle, caplog):
     config = ServerConfig(load=LoadOptions(cuda_graphs=True))
-    models = SimpleNamespace(digest="another", files={})
-    reloader = Reloader(bundle, config, models, pytest.fail)
+    models = SimpleNamespace(
+        digest="another", files={}, source=Source(bundle, config), by_name=["m"]
+    )
+    reloader = Reloader([models], None, pytest.fail)
     reloader.ask()
     reloader.close()
     assert "the models stay as they were: CUDA graphs are captured while" in caplog.text
@@ -222,12 +211,15 @@ def test_cuda_graphs_are_not_captured_while_a_model_serves(bundle, caplog):
 
 
 def test_a_file_that_was_written_in_place_is_named(bundle_copy, caplog):
-    models = SimpleNamespace(digest=digest_of(bundle_copy), files=file_states(bundle_copy))
+    models = SimpleNamespace(
+        digest=digest_of(bundle_copy), files=file_states(bundle_copy), by_name=["m"],
+        source=Source(bundle_copy, ServerConfig()),
+    )  # fmt: skip
     graph = bundle_copy / "onnx" / "model.onnx"
 
     def look():
         caplog.clear()
-        reloader = Reloader(bundle_copy, ServerConfig(), models, pytest.fail)
+        reloader = Reloader([models], None, pytest.fail)
         reloader.ask()
         reloader.close()
         return caplog.text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 
 import orjson
 from starlette.applications import Starlette
@@ -23,7 +22,8 @@ from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.http.openapi import openapi_document
 from mirror_rt.server.http.request_gate import Endpoint, Gate, Handler, shape_of
 from mirror_rt.server.models.registry import Registry
-from mirror_rt.server.models.served_models import Models, lasting, load_models
+from mirror_rt.server.models.served_models import Catalog, Models
+from mirror_rt.server.models.sources import Sources, load_catalog
 
 _POSTS: list[tuple[str, Handler]] = [
     ("/v1/embeddings", openai.embeddings),
@@ -37,15 +37,16 @@ _POSTS: list[tuple[str, Handler]] = [
 ]
 
 
-def create_app(source: str | Path | Models, config: ServerConfig | None = None) -> Starlette:
-    """Make an ASGI application that serves a bundle, a pack or loaded models.
+def create_app(source: Sources | Models, config: ServerConfig | None = None) -> Starlette:
+    """Make an ASGI application that serves bundles and packs, or loaded models.
 
     The models are loaded here and warmed up in a thread; until that is done, /ready and requests
     are answered with 503. If the application is mounted in another one, it does not see the
     lifespan: call `app.state.registry.close()` at the end.
 
     Args:
-        source: folder or hub name of a bundle or a pack, or loaded models.
+        source: folder or hub name of a bundle or a pack, several of them, or loaded models. With
+            several, the first one has the default model.
         config: limits, keys, and how to load; None for the defaults.
 
     Raises:
@@ -55,10 +56,10 @@ def create_app(source: str | Path | Models, config: ServerConfig | None = None) 
     """
     config = config or ServerConfig()
     keys = ApiKeys(config.api_keys, config.api_keys_file)  # first: models take long to load
-    models = source if isinstance(source, Models) else load_models(source, config)
-    registry = Registry(models, config, keys)
+    loaded = Catalog([source]) if isinstance(source, Models) else load_catalog(source, config)
+    registry = Registry(loaded, config, keys)
     if not isinstance(source, Models):
-        registry.reload_from(lasting(source))
+        registry.watch()
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -19,9 +18,6 @@ from mirror_rt.scheduling import RequestTimes
 from mirror_rt.server.admission.holding import Unread
 from mirror_rt.server.admission.problems import Problem, overloaded
 from mirror_rt.server.config import ServerConfig
-
-if TYPE_CHECKING:
-    from mirror_rt.server.models.registry import Generation
 
 HTML, JSON = b"text/html; charset=utf-8", b"application/json"
 OCTETS = b"application/octet-stream"
@@ -92,8 +88,8 @@ async def _until_hang_up(pieces: AsyncGenerator[bytes], receive: Receive) -> Asy
 class Exchange:
     """A request that is being answered, and what will be logged about it."""
 
-    __slots__ = ("began", "generation", "headers", "model", "most_seconds", "request_id", "route",
-                 "scope", "status", "texts", "times", "tokens")  # fmt: skip
+    __slots__ = ("began", "headers", "held", "max_length", "model", "most_seconds", "request_id",
+                 "route", "scope", "status", "texts", "times", "tokens")  # fmt: skip
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -109,7 +105,8 @@ class Exchange:
         self.texts: int | None = None
         self.tokens: int | None = None
         self.status = 0  # until the answer begins
-        self.generation: Generation | None = None  # the models that the request uses
+        self.held = contextlib.ExitStack()  # what the request uses until its answer is sent
+        self.max_length = 0  # most tokens of its model
         self.most_seconds = math.inf  # that the body asks for
         self.times: RequestTimes | None = None  # when the model ran; None without tracing
 

@@ -45,7 +45,7 @@ async def ready(registry: Registry, _: Exchange, __: bytes) -> Answer:
 async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     """Answer GET /v2/models/{name}: the tensors of a model."""
     name = exchange.scope["path_params"]["name"]
-    dimension = registry.models.find(name, None).encoder.dimension
+    dimension = registry.facts[registry.models.find(name, None)].dimension
     values = {
         "name": name,
         "platform": "mirror_rt_onnx",
@@ -73,7 +73,7 @@ async def infer(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     name = exchange.scope["path_params"]["name"]
     parameters = request.parameters or InferParameters()
     exchange.most_seconds = (parameters.timeout or math.inf) / 1e6
-    service = registry.service(exchange, name, parameters.lang)
+    service = await registry.service(exchange, name, parameters.lang)
     texts = _texts(request.inputs[0], body[size:], registry.config.max_items)
     options = options_of(parameters, service)
     encoded = await encode(texts, "inputs", service, exchange, options)

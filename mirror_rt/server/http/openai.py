@@ -22,7 +22,7 @@ _decode = BodyDecoder(EmbeddingsRequest, "input", InputList)
 async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /v1/embeddings."""
     request = await _decode(body, registry.config)
-    service = registry.service(exchange, request.model, request.lang)
+    service = await registry.service(exchange, request.model, request.lang)
     options = options_of(request, service)
     encoded = await encode(request.input, "input", service, exchange, options)
     usage = dict.fromkeys(("prompt_tokens", "total_tokens"), exchange.tokens)
@@ -33,21 +33,20 @@ async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Ans
 
 async def models(registry: Registry, _: Exchange, __: bytes) -> Answer:
     """Answer GET /v1/models."""
-    data = [_describe(registry, name) for name in registry.models.by_name]
-    data += [_describe(registry, name) for name in sorted(registry.models.names_of_default)]
+    data = [_describe(registry, name) for name in registry.models.names]
     return Answer(orjson.dumps({"object": "list", "data": data}))
 
 
 async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     """Answer GET /v1/models/{name}."""
     name = exchange.scope["path_params"]["name"]
-    if name not in registry.models.by_name and name not in registry.models.names_of_default:
+    if name not in registry.models.names:
         raise Problem(404, "no such model: /v1/models lists them", "model_not_found", "model")
     return Answer(orjson.dumps(_describe(registry, name)))
 
 
 def _describe(registry: Registry, name: str) -> dict[str, Any]:
-    found = registry.models.by_name.get(name, registry.models.default)
+    found = registry.models.names[name]
     language = found.language if name in registry.models.by_name else None
     values = {"id": name, "object": "model", "created": found.created, "owned_by": "mirror_rt"}
     return values | ({"language": language} if language is not None else {})

@@ -13,9 +13,10 @@ from typing import Any
 import orjson
 
 from mirror_rt import __version__
+from mirror_rt.scheduling import SchedulerStatistics
 from mirror_rt.server.http.exchange import HTML, Answer, Exchange
 from mirror_rt.server.models.registry import Registry
-from mirror_rt.server.models.service import ModelService
+from mirror_rt.server.models.served_models import NamedEncoder
 
 _FOLDER = Path(__file__).parent
 _PIECE = 64 << 10
@@ -82,21 +83,23 @@ async def status(registry: Registry, _: Exchange, __: bytes) -> Answer:
         "resident_bytes": registry.metrics.resident_bytes(),
         "default": registry.models.default.name,
         "last_minute": registry.recent.summary(),
-        "models": [_of_model(service) for service in registry.services.values()],
+        "models": [_of_model(registry, model) for model in registry.models.by_name.values()],
     }
     return Answer(orjson.dumps(values), headers=[(b"cache-control", b"no-store")])
 
 
-def _of_model(service: ModelService) -> dict[str, Any]:
-    encoder, counts = service.encoder, service.scheduler.statistics()
+def _of_model(registry: Registry, model: NamedEncoder) -> dict[str, Any]:
+    facts, service = registry.facts[model], registry.services.get(model.name)
+    counts = SchedulerStatistics() if service is None else service.scheduler.statistics()
     return {
-        "name": service.model.name,
-        "language": service.model.language,
-        "provider": encoder.providers[0].removesuffix("ExecutionProvider"),
-        "provider_reason": encoder.provider_reason,
-        "precision": encoder.variant.precision,
-        "dimension": encoder.dimension,
-        "max_length": encoder.max_length,
+        "name": model.name,
+        "language": model.language,
+        "loaded": service is not None,
+        "provider": facts.provider,
+        "provider_reason": facts.provider_reason,
+        "precision": facts.precision,
+        "dimension": facts.dimension,
+        "max_length": facts.max_length,
         "waiting_texts": counts.waiting_texts,
         "waiting_tokens": counts.waiting_tokens,
         "waiting_seconds": counts.waiting_seconds,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -151,12 +150,11 @@ class Endpoint:
         exchange: Exchange = scope[_EXCHANGE]
         exchange.route = self._route
         registry, body = self._registry, b""
-        with contextlib.ExitStack() as held:  # until the answer is sent
+        with exchange.held as held:  # until the answer is sent
             try:
                 if self._reads:
                     grow = held.enter_context(registry.bodies.hold())
                     body = await exchange.body(receive, registry.config, grow)
-                    exchange.generation = held.enter_context(registry.use())
                     async with until_hang_up(receive):
                         answer = await self._handler(registry, exchange, body)
                 else:
@@ -185,11 +183,7 @@ class Endpoint:
     def _problem(self, error: Exception, exchange: Exchange, body: bytes) -> Problem:
         if isinstance(error, msgspec.DecodeError):
             return malformed(error, body)
-        models = (
-            self._registry.models if exchange.generation is None else exchange.generation.models
-        )
-        model = models.by_name.get(exchange.model or "")
-        problem = problem_of(error, model.encoder.max_length if model is not None else 0)
+        problem = problem_of(error, exchange.max_length)
         if problem is None:
             logger.error("%s: unforeseen: %s", exchange.request_id, where(error))
             return Problem(500, "an error of the server's own; its log has more", "internal")

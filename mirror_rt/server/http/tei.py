@@ -62,7 +62,7 @@ async def root(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
 async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /embed."""
     request = await _embed(body, registry.config)
-    service = registry.service(exchange, request.model, request.lang)
+    service = await registry.service(exchange, request.model, request.lang)
     options = _options(registry, request) | {
         "normalize_embeddings": request.normalize,
         "truncate_dim": request.dimensions,
@@ -74,7 +74,7 @@ async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
 async def embed_all(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /embed_all: a vector for each token, before pooling."""
     request = await _embed_all(body, registry.config)
-    service = registry.service(exchange, request.model, request.lang)
+    service = await registry.service(exchange, request.model, request.lang)
     if not service.encoder.has_token_vectors:
         raise Problem(501, "this graph gives no token vectors", "not_supported")
     items = items_of(request.inputs, "inputs", service, exchange)
@@ -86,7 +86,7 @@ async def embed_all(registry: Registry, exchange: Exchange, body: bytes) -> Answ
 async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /similarity: the cosines of one text with others."""
     request = await _similarity(body, registry.config)
-    service = registry.service(exchange, request.model, request.lang)
+    service = await registry.service(exchange, request.model, request.lang)
     if not request.inputs.sentences:
         raise Problem(400, "inputs.sentences: it is empty", "empty", "inputs")
     texts = [request.inputs.source_sentence, *request.inputs.sentences]
@@ -100,7 +100,7 @@ async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Ans
 async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /tokenize: the tokens of texts and their positions."""
     request = await _tokenize(body, registry.config)
-    service = registry.service(exchange, request.model, request.lang)
+    service = await registry.service(exchange, request.model, request.lang)
     texts = [request.inputs] if isinstance(request.inputs, str) else request.inputs
     items_of(texts, "inputs", service, exchange)
     check_lengths(texts, "inputs", service.most_characters)
@@ -120,7 +120,7 @@ async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answe
 async def decode(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /decode: the texts of token ids."""
     request = await _decode(body, registry.config)
-    service = registry.service(exchange, request.model, request.lang)
+    service = await registry.service(exchange, request.model, request.lang)
     ids = items_of(cast("InputList", request.ids), "ids", service, exchange)
     tokenizer, skip = service.encoder.pipeline.tokenizer, request.skip_special_tokens
 
@@ -135,15 +135,15 @@ async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     """Answer GET /info: a model (`?model=`, `?lang=`; the default one without) and its limits."""
     asked = dict(parse_qsl(exchange.scope["query_string"].decode("latin-1")))
     model, config = registry.models.find(asked.get("model"), asked.get("lang")), registry.config
-    encoder, manifest = model.encoder, model.encoder.manifest
+    facts = registry.facts[model]
     values = {
         "model_id": model.name,
         "served_model_name": model.name,
         "model_sha": None,
-        "model_dtype": encoder.variant.precision,
-        "model_type": {"embedding": {"pooling": manifest.pooling}},
+        "model_dtype": facts.precision,
+        "model_type": {"embedding": {"pooling": facts.pooling}},
         "max_concurrent_requests": config.max_waiting_texts,
-        "max_input_length": encoder.max_length,
+        "max_input_length": facts.max_length,
         "max_batch_tokens": config.token_budget,
         "max_batch_requests": None,
         "max_client_batch_size": config.max_items,
@@ -152,10 +152,10 @@ async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
         "version": __version__,
         "sha": None,
         "docker_label": None,
-        "dimension": encoder.dimension,
+        "dimension": facts.dimension,
         "language": model.language,
-        "space": manifest.space,
-        "prompts": list(encoder.prompts.by_name),
+        "space": facts.space,
+        "prompts": facts.prompts,
         "models": list(registry.models.by_name),
     }
     return Answer(orjson.dumps(values))

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, MutableMapping
 from typing import TYPE_CHECKING, Literal
+from weakref import WeakKeyDictionary
 
-from mirror_rt.errors import MirrorError
+from mirror_rt.encoding.model_cache import ModelCache, checked_limit
+from mirror_rt.errors import ClosedError, MirrorError
+from mirror_rt.scheduling import Turns
 from mirror_rt.server.admission.api_keys import ApiKeys
 from mirror_rt.server.admission.holding import BodyRoom, Unread
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
+from mirror_rt.server.models.loader import Loader
 from mirror_rt.server.models.reload import Reloader
-from mirror_rt.server.models.served_models import Models
-from mirror_rt.server.models.service import ModelService
+from mirror_rt.server.models.served_models import Catalog, Models, NamedEncoder
+from mirror_rt.server.models.service import ModelFacts, ModelService
 from mirror_rt.server.monitoring.metrics import Metrics
 from mirror_rt.server.monitoring.recent import Recent
 from mirror_rt.server.monitoring.tracing import tracing_from_environment
@@ -36,44 +37,15 @@ _BODIES, _MOST_BYTES = 4, 64 << 20
 _LOOK_EVERY = 0.02  # seconds
 
 
-@dataclass(eq=False)
-class Generation:
-    """Models that serve together, until a reload replaces them.
-
-    Attributes:
-        models: models by name and language.
-        services: services that run them, by model name.
-        users: number of requests that use the models now.
-    """
-
-    models: Models
-    services: Mapping[str, ModelService]
-    users: int = 0
-
-    def warm_up(self) -> None:
-        """Run every model once; MirrorError if one does not run."""
-        for service in self.services.values():
-            service.warm_up()
-
-    def close(self, timeout: float | None = None) -> None:
-        """Finish waiting work within `timeout` seconds, and free the models."""
-        for service in self.services.values():
-            service.close(timeout=timeout)
-        self.models.close()
-
-    def close_when_idle(self, timeout: float) -> None:
-        """Close once no request uses the models, and after `timeout` seconds in any case."""
-        until = time.monotonic() + timeout
-        while self.users and time.monotonic() < until:
-            time.sleep(_LOOK_EVERY)
-        self.close(timeout)
-
-
 class Registry:
     """The state that all request handlers share. Its models may be replaced while they serve."""
 
-    def __init__(self, models: Models, config: ServerConfig, keys: ApiKeys) -> None:
+    def __init__(self, models: Catalog, config: ServerConfig, keys: ApiKeys) -> None:
         self.config = config
+        self.models = models
+        """The models that serve now."""
+        self.facts: MutableMapping[NamedEncoder, ModelFacts] = WeakKeyDictionary()
+        """What is known of each model, which may have left the memory."""
         self.began = time.monotonic()
         self.metrics = Metrics()
         self.recent = Recent()
@@ -81,46 +53,54 @@ class Registry:
         self.keys = keys
         self.bodies = BodyRoom(max(_BODIES * config.max_body_bytes, _MOST_BYTES))
         self.unread = Unread(_MOST_BYTES)
-        self._now = self._serving(models)
-        self._swapping = threading.Lock()
+        self._turns = Turns()
+        self._cache = self._make_cache()
+        self._loader = Loader(self._cache, config, self._look_again)
         self.warm = threading.Event()
         self._failure: MirrorError | None = None
         self.stopping = False  # whether the server should get no more requests
         self._reloader: Reloader | None = None
         self._probe: asyncio.Task[None] | None = None
         self._probed = 0.0
+        try:
+            names = reversed(models.by_name.values())
+            self._load_each(sorted(names, key=lambda model: model is models.default))
+        except BaseException:
+            self._cache.drop(self._cache.loaded(), 0)
+            raise
         self._warming = threading.Thread(target=self._warm_up, name="mirror_rt-warm-up")
         self._warming.start()
 
     @property
-    def models(self) -> Models:
-        """Return the models that serve now."""
-        return self._now.models
+    def services(self) -> dict[str, ModelService]:
+        """Return the services of the models that serve now and are in memory, by name."""
+        loaded, models = self._cache.loaded(), self.models.by_name.values()
+        return {model.name: loaded[model] for model in models if model in loaded}
 
-    @property
-    def services(self) -> Mapping[str, ModelService]:
-        """Return the services of the models that serve now, by name."""
-        return self._now.services
+    async def service(
+        self, exchange: Exchange, model: str | None, lang: str | None
+    ) -> ModelService:
+        """Return the service that a request asks for, and keep its model until the answer is sent.
 
-    @contextlib.contextmanager
-    def use(self) -> Iterator[Generation]:
-        """Let a block use, until it ends, the models that serve when it begins."""
-        with self._swapping:
-            serving = self._now
-            serving.users += 1
-        try:
-            yield serving
-        finally:
-            with self._swapping:
-                serving.users -= 1
-
-    def service(self, exchange: Exchange, model: str | None, lang: str | None) -> ModelService:
-        """Return the service that a request asks for; Problem 404, 422 or 503 if there is none."""
-        serving = exchange.generation or self._now
-        found = serving.models.find(model, lang)
-        exchange.model = found.name
-        self.check_warm()
-        return serving.services[found.name]
+        Problem 404 or 422 says that there is none, and 503 that it is not ready or not loaded.
+        """
+        until = None
+        while True:
+            found = self.models.find(model, lang)
+            exchange.model = found.name
+            self.check_warm()
+            now = time.monotonic()
+            until = until or now + exchange.timeout(self.config.timeout)
+            try:
+                use = await self._loader.use(found, until - now)
+            except ClosedError:
+                if self.stopping or found in self.models.by_name.values():
+                    raise
+                continue  # it was replaced
+            exchange.held.callback(self._loader.release, use)
+            if (service := use.model) is not None:
+                exchange.max_length = service.facts.max_length
+                return service
 
     def check_warm(self) -> None:
         """Raise Problem 503 while models are not warm, or if warming them up failed."""
@@ -134,37 +114,43 @@ class Registry:
         if self._failure is not None:
             raise self._failure
 
-    def reload_from(self, source: str | Path) -> None:
-        """Let `reload` load the models again if `source` has changed, and check that regularly."""
-        self._reloader = Reloader(source, self.config, self.models, self.replace)
+    def watch(self) -> None:
+        """Let `reload` load again what has changed of the sources, and check that regularly."""
+        sources = [one for one in self.models.sources if one.source is not None]
+        self._reloader = Reloader(sources, self.config.reload_interval, self.replace)
 
     def reload(self) -> None:
         """Read the keys again now and the models soon; signal handlers may call this."""
         self.keys.reload()
-        if self._reloader is not None:
-            self._reloader.ask()
+        self._look_again()
 
-    def replace(self, models: Models) -> None:
-        """Warm up other models, serve them from the next request on, and close the old ones.
+    def replace(self, old: Models, new: Models) -> None:
+        """Warm up other models of a source, serve them from the next request on, and close the old.
 
         This returns when the last request to the old models is answered and they are closed. If one
         of the new models does not run, they are closed, and the old ones stay.
         """
-        new = self._serving(models)
+        added, gone = new.by_name.values(), old.by_name.values()
+        self._cache.add({model: model.bytes for model in added})
+        self._cache.pin(gone)  # they cannot be loaded again
         try:
-            new.warm_up()
+            with self._cache.beyond_limit():
+                self._load_each(added)
+                models = self.models.replaced(old, new)
+                for service in [self._cache.loaded()[model] for model in added if model.encoder]:
+                    service.warm_up()
         except BaseException:
-            new.close()
+            self._cache.drop(added, 0)
             raise
         self._warming.join()
-        self._failure = None
-        with self._swapping:
-            old, self._now = self._now, new
-        self._set_warm()
-        old.close_when_idle(self.config.timeout)
+        self.models = models
+        if all(service.warm for service in self.services.values()):
+            self._failure = None
+            self._set_warm()
+        self._cache.drop(gone)
 
     async def check_ready(self) -> None:
-        """Run every model; Problem 503 if one does not answer."""
+        """Run every model in memory; Problem 503 if one does not answer."""
         self.check_warm()
         if self.stopping:
             raise Problem(503, "not ready: stopping", "not_ready")
@@ -176,9 +162,13 @@ class Registry:
 
     async def _run_models(self) -> None:
         try:
-            with self.use() as serving:
-                for service in serving.services.values():
-                    await service.probe(_PROBE_SECONDS)
+            for model in self._cache.loaded():  # the others are loaded again when they are needed
+                if (use := self._cache.use(model)) is None or use.model is None:
+                    continue
+                try:
+                    await use.model.probe(_PROBE_SECONDS)
+                finally:
+                    self._loader.release(use)
         except MirrorError as error:
             logger.error("a model does not run: %s", type(error).__name__)
             raise Problem(503, "not ready: a model does not answer", "not_ready") from error
@@ -205,26 +195,57 @@ class Registry:
         self._warming.join()
         if self._reloader is not None:
             self._reloader.close()
-        self._now.close(self.config.timeout)
+        self._loader.close()
+        self._cache.drop(self._cache.loaded(), 0)
+        self._cache.close()
         if self.tracing is not None:
             self.tracing.close()
 
-    def _serving(self, models: Models) -> Generation:
-        services = {
-            name: ModelService(model, self.config, self.metrics.of_model(name), self.recent)
-            for name, model in models.by_name.items()
-        }
-        return Generation(models, services)
+    def _make_cache(self) -> ModelCache[NamedEncoder, ModelService]:
+        sizes = {model: model.bytes for model in self.models.by_name.values()}
+        limit = self.config.memory_limit
+        return ModelCache(
+            self._open, sizes,
+            limit=None if limit is None else checked_limit(limit, sizes),
+            pinned=[model for model in sizes if model.encoder is not None],
+            patience=self.config.timeout, owner="server",
+        )  # fmt: skip
+
+    def _open(self, model: NamedEncoder) -> ModelService:
+        """Load a model; one that comes and goes is warm before requests use it."""
+        metrics = self.metrics.of_model(model.name)
+        service = ModelService(model, self.config, metrics, self.recent, self._turns)
+        self.facts[model] = service.facts
+        self.metrics.loads.labels(model.name).inc()
+        if model.encoder is None:
+            try:
+                service.warm_up()
+            except BaseException:
+                service.close()
+                raise
+        return service
+
+    def _load_each(self, models: Iterable[NamedEncoder]) -> None:
+        """Load models one after the other: each must be loadable, whatever stays in memory."""
+        for model in models:
+            with self._cache.lease(model):
+                pass
+
+    def _look_again(self) -> None:
+        if self._reloader is not None:
+            self._reloader.ask()
 
     def _warm_up(self) -> None:
-        try:
-            self._now.warm_up()
-        except MirrorError as error:
-            self._failure = error
-            logger.error("a model failed when it was first run: %s", error)
-        else:
+        for service in self.services.values():
+            try:
+                if not service.warm:
+                    service.warm_up()
+            except MirrorError as error:
+                self._failure = error
+                logger.error("a model failed when it was first run: %s", error)
+        if self._failure is None:
             self._set_warm()
-            logger.info("ready: %s", ", ".join(self.services))
+            logger.info("ready: %s", ", ".join(self.models.by_name))
 
     def _set_warm(self) -> None:
         self.warm.set()

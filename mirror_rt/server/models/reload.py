@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from mirror_rt.bundle.resolve import written_in_place
 from mirror_rt.errors import BundleError, ConfigError, MirrorError
-from mirror_rt.server.config import ServerConfig
-from mirror_rt.server.models.served_models import Models, load_folder, manifest_digest
+from mirror_rt.server.models.served_models import Models
+from mirror_rt.server.models.sources import manifest_digest
 from mirror_rt.server.monitoring.logs import where
 
 logger = logging.getLogger("mirror_rt.server")
 
 
 class Reloader:
-    """Watch the manifest, on request and at intervals, and load the models again if it changes.
+    """Watch the manifests, on request and at intervals, and load again what has changed.
 
     Args:
-        source, config: what serves, as `load_models` takes it.
-        models: models that serve now.
-        replace: serves other models in their place; raises an error if they do not run.
+        models: the models of each source that is watched.
+        interval: seconds between two looks; None to look on request alone.
+        replace: serves other models in place of those of a source; raises an error if they do not
+            run.
     """
 
     def __init__(
-        self, source: str | Path, config: ServerConfig, models: Models,
-        replace: Callable[[Models], None],
+        self, models: Sequence[Models], interval: float | None,
+        replace: Callable[[Models, Models], None],
     ) -> None:  # fmt: skip
-        self._source, self._config, self._replace = source, config, replace
-        self._digest, self._files = models.digest, models.files
-        self._complaint = ""
+        self._models, self._interval, self._replace = list(models), interval, replace
+        self._complaints = dict.fromkeys(range(len(models)), "")
         # Of all queues, only this one may be used by a signal handler.
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="mirror_rt-reload", daemon=True)
@@ -50,45 +50,50 @@ class Reloader:
 
     def _run(self) -> None:
         while True:
-            try:
-                if not self._asked.get(timeout=self._config.reload_interval):
+            asked = False
+            with contextlib.suppress(queue.Empty):
+                asked = self._asked.get(timeout=self._interval)
+                if not asked:
                     return
-                self._look(asked=True)
-            except queue.Empty:
-                self._look(asked=False)
+            for number in self._complaints:
+                self._look(number, asked=asked)
 
-    def _look(self, *, asked: bool) -> None:
+    def _look(self, number: int, *, asked: bool) -> None:
+        old = self._models[number]
+        source = old.source
+        assert source is not None
         try:
-            folder = self._config.load.find(self._source)
+            folder = source.find()
             digest = manifest_digest(folder)
-            if digest == self._digest and (written := written_in_place(self._files)):
+            if digest == old.digest and (written := written_in_place(old.files)):
                 raise BundleError(
                     f"{written[0]} was written to while it serves, and vectors may be wrong: "
                     "restart the server, and replace a bundle by renaming a folder to its place"
                 )
-            if digest == self._digest:
-                self._complaint = ""
+            if digest == old.digest:
+                self._complaints[number] = ""
                 if asked:
-                    logger.info("%s has not changed", self._source)
+                    logger.info("%s has not changed", source)
                 return
-            if self._config.load.cuda_graphs:
+            if source.config.load.cuda_graphs:
                 raise ConfigError(
                     "CUDA graphs are captured while nothing else uses the card: restart the server"
                 )
             began = time.monotonic()
-            models = load_folder(folder, self._config, self._source)
-            self._replace(models)
+            models = source.load(folder)
+            self._replace(old, models)
         except (MirrorError, OSError) as error:
-            self._keep(" ".join(str(error).split()), asked=asked)
+            self._keep(number, " ".join(str(error).split()), asked=asked)
         except Exception as error:  # noqa: BLE001 - whatever it is, what serves goes on
-            self._keep(where(error), asked=asked)
+            self._keep(number, where(error), asked=asked)
         else:
-            self._digest, self._files, self._complaint = digest, models.files, ""
-            logger.info("%s was loaded again in %.1f s and serves: %s", self._source,
+            self._models[number], self._complaints[number] = models, ""
+            logger.info("%s was loaded again in %.1f s and serves: %s", source,
                         time.monotonic() - began, ", ".join(models.by_name))  # fmt: skip
 
-    def _keep(self, why: str, *, asked: bool) -> None:
+    def _keep(self, number: int, why: str, *, asked: bool) -> None:
         """Log why the models stay as they were; repeat the same reason only when asked."""
-        if asked or why != self._complaint:
-            logger.error("the models stay as they were: %s", why)
-        self._complaint = why
+        if asked or why != self._complaints[number]:
+            models = ", ".join(self._models[number].by_name)
+            logger.error("the models stay as they were: %s (%s)", why, models)
+        self._complaints[number] = why

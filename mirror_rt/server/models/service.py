@@ -8,13 +8,15 @@ import logging
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import renumbered
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.pipeline import Vectors
-from mirror_rt.scheduling import BatchReport, RequestTimes, Scheduler
+from mirror_rt.scheduling import BatchReport, RequestTimes, Scheduler, Turns
 from mirror_rt.scheduling.requests import Request
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.models.served_models import NamedEncoder
@@ -41,25 +43,56 @@ _USUAL_TEXTS = ["a text of as many words as the usual sentence has in most langu
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is told of a model, which need not be loaded any more."""
+
+    provider: str
+    provider_reason: str
+    precision: str
+    dimension: int
+    max_length: int
+    pooling: str
+    space: str | None
+    prompts: list[str]
+
+    @classmethod
+    def of(cls, encoder: Encoder) -> ModelFacts:
+        """Return the facts of a loaded encoder."""
+        manifest = encoder.manifest
+        provider = encoder.providers[0].removesuffix("ExecutionProvider")
+        return cls(provider, encoder.provider_reason, encoder.variant.precision, encoder.dimension,
+                   encoder.max_length, manifest.pooling, manifest.space,
+                   list(encoder.prompts.by_name))  # fmt: skip
+
+
 class ModelService:
-    """One model, and the requests that wait for it; `metrics` and `recent` learn of every run."""
+    """One loaded model, and the requests that wait for it.
+
+    `metrics` and `recent` learn of every run, and `turns` says when it may run.
+    """
 
     def __init__(
-        self, model: NamedEncoder, config: ServerConfig, metrics: ModelMetrics, recent: Recent
-    ) -> None:
+        self, model: NamedEncoder, config: ServerConfig, metrics: ModelMetrics, recent: Recent,
+        turns: Turns,
+    ) -> None:  # fmt: skip
         self.model = model
-        self.encoder = model.encoder
+        self.encoder = model.open()
+        self.facts = ModelFacts.of(self.encoder)
+        self.warm = False
         self.config = config
         self._metrics = metrics
         self._recent = recent
         self.scheduler = Scheduler(
-            model.encoder,
+            self.encoder,
             token_budget=config.token_budget,
             max_waiting_texts=config.max_waiting_texts,
             max_waiting_tokens=sys.maxsize,  # `max_wait` limits them
             max_wait=config.max_wait,
             on_batch=self._on_batch,
+            turns=turns,
         )
+        metrics.loaded.inc()
 
     async def token_vectors(
         self, items: Items, timeout: float, options: EncodeKeywords, times: RequestTimes | None
@@ -133,11 +166,15 @@ class ModelService:
         self.scheduler.intake.queue.learn(
             BatchReport(tokens, sum(tokens), [], seconds, failed=False), time.monotonic()
         )
+        self.warm = True
         logger.info("%s is warm after %.1f s", self.model.name, time.monotonic() - began)
 
-    def close(self, timeout: float | None = None) -> None:
-        """Run what is waiting, for at most `timeout` seconds, and end the threads."""
-        self.scheduler.close(timeout=timeout)
+    def close(self) -> None:
+        """Run what is waiting, within the server's timeout, end the threads and free the model."""
+        self.scheduler.close(timeout=self.config.timeout)
+        self.encoder.close()
+        self._metrics.loaded.dec()
+        self._metrics.waiting_tokens.set(0)
 
     @contextlib.contextmanager
     def _admitted(

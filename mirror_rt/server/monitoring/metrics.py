@@ -57,6 +57,11 @@ class Metrics:
             "run": self._of_model("execution_seconds", "Time of a run of the model", _SECONDS),
         }
         self._waiting = self._gauge("waiting_tokens", "Tokens that wait", "livesum", "model")
+        self._loaded = self._gauge(
+            "model_loaded", "Processes that have the model in memory", "livesum", "model"
+        )
+        self.loads = Counter("mirror_rt_model_loads_total", "Times that the model was loaded",
+                             ["model"], registry=self.registry)  # fmt: skip
 
     def _gauge(
         self, name: str, text: str, mode: Literal["livesum", "livemin"], *labels: str
@@ -76,7 +81,8 @@ class Metrics:
             status: {key: histogram.labels(name, status) for key, histogram in self._models.items()}
             for status in ("ok", "failed")
         }
-        return ModelMetrics(by_status["ok"], by_status["failed"], self._waiting.labels(name))
+        gauges = self._waiting.labels(name), self._loaded.labels(name)
+        return ModelMetrics(by_status["ok"], by_status["failed"], *gauges)
 
     @property
     def open_requests(self) -> int:
@@ -105,10 +111,11 @@ class ModelMetrics:
     """
 
     def __init__(
-        self, ok: dict[str, Histogram], failed: dict[str, Histogram], waiting_tokens: Gauge
-    ) -> None:
+        self, ok: dict[str, Histogram], failed: dict[str, Histogram], waiting_tokens: Gauge,
+        loaded: Gauge,
+    ) -> None:  # fmt: skip
         self._ok, self._failed = ok, failed
-        self.waiting_tokens = waiting_tokens
+        self.waiting_tokens, self.loaded = waiting_tokens, loaded
 
     def observe(self, report: BatchReport) -> None:
         """Count a run."""

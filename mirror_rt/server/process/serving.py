@@ -7,18 +7,18 @@ import errno
 import logging
 import socket
 import ssl
-from pathlib import Path
 
 from mirror_rt.errors import ConfigError
 from mirror_rt.server.config import ListenConfig, ServerConfig
 from mirror_rt.server.http.app import create_app
+from mirror_rt.server.models.sources import Sources
 from mirror_rt.server.process.supervisor import Supervisor
 from mirror_rt.server.process.uvicorn_server import run_app
 
 logger = logging.getLogger("mirror_rt.server")
 
 
-def serve(source: str | Path, config: ServerConfig, listen: ListenConfig) -> None:
+def serve(source: Sources, config: ServerConfig, listen: ListenConfig) -> None:
     """Serve until SIGTERM or Ctrl-C; then answer the accepted requests, and return.
 
     The server does not listen before the models are loaded.
@@ -40,7 +40,7 @@ def serve(source: str | Path, config: ServerConfig, listen: ListenConfig) -> Non
         listener.close()
 
 
-def check(source: str | Path, config: ServerConfig, listen: ListenConfig) -> str:
+def check(source: Sources, config: ServerConfig, listen: ListenConfig) -> str:
     """Do everything that comes before listening, run every model once, and stop.
 
     Returns:

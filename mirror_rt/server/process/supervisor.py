@@ -15,14 +15,13 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
-from pathlib import Path
 
 from prometheus_client.multiprocess import mark_process_dead
 
 from mirror_rt.cpus import cpu_budget
 from mirror_rt.errors import ConfigError, MirrorError
 from mirror_rt.server.config import ListenConfig, ServerConfig
-from mirror_rt.server.models.served_models import lasting
+from mirror_rt.server.models.sources import Sources, lasting, listed
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -43,7 +42,7 @@ class Supervisor:
     by other workers. Weights are memory-mapped files, which the processes share.
 
     Args:
-        source: bundle or pack.
+        source: a bundle or a pack, or several.
         config: configuration of every worker; without `load.threads`, they share the processors
             evenly.
         listen: how connections are accepted; `workers` is the number of processes.
@@ -52,14 +51,17 @@ class Supervisor:
     """
 
     def __init__(
-        self, source: str | Path, config: ServerConfig, listen: ListenConfig,
+        self, source: Sources, config: ServerConfig, listen: ListenConfig,
         listener: socket.socket, url: str,
     ) -> None:  # fmt: skip
         self._threads = config.load.threads or max(1, cpu_budget().threads // listen.workers)
         load = dataclasses.replace(config.load, threads=self._threads)
         self._task = (
-            str(lasting(source)), dataclasses.replace(config, load=load), listen, listener.fileno(),
-        )  # fmt: skip
+            [str(lasting(one)) for one in listed(source)],
+            dataclasses.replace(config, load=load),
+            listen,
+            listener.fileno(),
+        )
         self._listen, self._listener, self._url = listen, listener, url
         self._environment: dict[str, str] = {}
         self._running: set[Process] = set()

@@ -31,7 +31,7 @@ def main() -> int:
     reports = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # so that a library's prints are no reports
     # The parent alone writes to standard input: what to serve, and nothing after it.
-    task: tuple[str, ServerConfig, ListenConfig, int] = pickle.load(sys.stdin.buffer)
+    task: tuple[list[str], ServerConfig, ListenConfig, int] = pickle.load(sys.stdin.buffer)
     listen = task[2]
     orphaned = threading.Event()
     threading.Thread(target=_end_with_parent, args=(orphaned,), daemon=True).start()
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def _serve(
-    source: str, config: ServerConfig, listen: ListenConfig, descriptor: int,
+    source: list[str], config: ServerConfig, listen: ListenConfig, descriptor: int,
     on_listening: Callable[[], None],
 ) -> None:  # fmt: skip
     app = create_app(source, config)

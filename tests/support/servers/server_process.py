@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,22 @@ def make_pack(
         entries[name] = PackedBundle.describe(folder, name, {})
     PackIndex(entries, default).write(folder)
     return folder
+
+
+def with_prompt(bundle: Path, folder: Path, prompt: str) -> Path:
+    """Make a copy that gives other vectors: of texts with something before them."""
+    import shutil
+
+    shutil.copytree(bundle, folder)
+    path = folder / "mirror.json"
+    values = {"prompts": {"query": prompt}, "default_prompt_name": "query"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    return folder
+
+
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)

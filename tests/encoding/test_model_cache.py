@@ -1,4 +1,4 @@
-"""The cache of a language pack, with encoders that say when they were closed."""
+"""The cache of packs and of the server, with encoders that say when they were closed."""
 
 import random
 import threading
@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from mirror_rt import BundleError, ClosedError
-from mirror_rt.languages.encoder_cache import EncoderCache
+from mirror_rt.encoding.model_cache import ModelCache
 
 NAMES = [f"l{i:02d}" for i in range(12)]
 
@@ -35,7 +35,7 @@ def _reset():
 
 
 def make(limit=30, load=FakeEncoder, **options):
-    return EncoderCache(load, dict.fromkeys(NAMES, 10), limit=limit, **options)
+    return ModelCache(load, dict.fromkeys(NAMES, 10), limit=limit, **options)
 
 
 def use(cache, *names):

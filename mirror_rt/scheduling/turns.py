@@ -1,0 +1,96 @@
+"""Let the models of a process take turns: a flood of requests for one of them starves no other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+
+class Turns:
+    """The runs that the schedulers of a process may have in flight together.
+
+    A run that ends makes room for the model that has the fewest runs in flight, and of several for
+    the one whose runs have taken the least time so far (start-time fair queueing, Goyal et al.,
+    1996). Time in which a model had nothing to run counts as if it had had its share.
+
+    Args:
+        clock: gives the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._most = 1  # runs in flight
+        self._shares: list[Share] = []
+        self._now = 0.0  # what the model that had the last turn had spent when it began
+
+    def join(self, runs: int) -> Share:
+        """Let one more model take part, which alone would have so many runs in flight."""
+        with self._changed:
+            self._most = max(self._most, runs)
+            share = Share(self)
+            self._shares.append(share)
+            return share
+
+    def leave(self, share: Share) -> None:
+        """Let a model take part no more; a turn that it has goes on."""
+        with self._changed:
+            if share in self._shares:
+                self._shares.remove(share)
+
+    def take(self, share: Share, more: Callable[[], bool]) -> Iterator[None]:
+        """Yield at each turn of a model, as long as there is `more` to run after it."""
+        with self._changed:
+            if not share.running and not share.waiting:  # it was idle, which saves up nothing
+                share.spent = max(share.spent, self._now)
+            share.waiting += 1
+        again = True
+        while again:
+            with self._changed:
+                while not self._is_next(share):
+                    self._changed.wait()
+                self._now = max(self._now, share.spent)
+                share.waiting -= 1
+                share.running += 1
+                self._changed.notify_all()  # another model may be the next one now
+            began, again = self._clock(), False
+            try:
+                yield
+                again = more()
+            finally:
+                with self._changed:
+                    share.running -= 1
+                    share.spent += self._clock() - began
+                    # It waits again before the others see that there is room.
+                    share.waiting += again
+                    self._changed.notify_all()
+
+    def _is_next(self, share: Share) -> bool:
+        if sum(one.running for one in self._shares) >= self._most:
+            return False
+        waiting = [one for one in self._shares if one.waiting]
+        return min(waiting, key=lambda one: (one.running, one.spent)) is share
+
+
+class Share:
+    """The turns of one model.
+
+    Attributes:
+        spent: seconds that its runs have taken, and those that it did not use.
+        running: number of its runs in flight.
+        waiting: number of its runs that wait for their turn.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self.spent = 0.0
+        self.running = self.waiting = 0
+
+    def take(self, more: Callable[[], bool]) -> Iterator[None]:
+        """Yield at each turn, as long as there is `more` to run after it."""
+        return self._turns.take(self, more)
+
+    def leave(self) -> None:
+        """Take part no more."""
+        self._turns.leave(self)

@@ -1,0 +1,192 @@
+"""Find and load what a server serves: bundles and packs, each a source of models."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.onnx_files import digest_of, read_manifest
+from mirror_rt.bundle.pack_index import PackIndex, is_pack
+from mirror_rt.bundle.resolve import FileStates, file_states
+from mirror_rt.encoding.encoder import Encoder
+from mirror_rt.encoding.model_cache import memory_of
+from mirror_rt.errors import BundleError, ConfigError, Setting
+from mirror_rt.io.atomic import sha256
+from mirror_rt.languages.tags import language_key, need_language
+from mirror_rt.server.config import ServerConfig
+from mirror_rt.server.models.served_models import Catalog, Models, NamedEncoder
+
+logger = logging.getLogger("mirror_rt.server")
+
+Sources = str | Path | Sequence[str | Path]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A bundle or a pack to serve, and how: with the names that it alone has."""
+
+    path: str | Path
+    config: ServerConfig
+
+    def find(self) -> Path:
+        """Return its folder, which is downloaded if need be."""
+        return self.config.load.find(self.path)
+
+    def load(self, folder: Path) -> Models:
+        """Load the models of its folder; with a limit of memory, only see what there is."""
+        return load_folder(folder, self)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+def load_models(source: str | Path, config: ServerConfig) -> Models:
+    """Load a bundle, or the bundles of a pack.
+
+    Raises:
+        BundleError: the source is neither, or it is damaged.
+        ConfigError: a language that is asked for is not in the pack.
+        ProviderError: the execution providers are not available.
+    """
+    one = Source(source, config)
+    return one.load(one.find())
+
+
+def load_catalog(sources: Sources, config: ServerConfig) -> Catalog:
+    """Load several bundles and packs, each under names of its own; errors as in `load_models`."""
+    paths = [lasting(path) for path in listed(sources)]
+    if not paths:
+        raise ConfigError("no model: name a bundle or a pack")
+    if len(paths) > 1 and config.model_name is not None:
+        raise ConfigError(
+            Setting("model_name"), f": there are {len(paths)} sources, so say which: ",
+            Setting("model_aliases", f"{config.model_name}={paths[0]}"),
+        )  # fmt: skip
+    targets = {alias: alias.partition("=")[2] for alias in config.model_aliases}
+    renamed = {
+        lasting(target): alias.partition("=")[0]
+        for alias, target in targets.items()
+        if target and lasting(target) in paths
+    }
+    others = [alias for alias in targets if alias.partition("=")[0] not in renamed.values()]
+    kept = [Source(path, config) for path in paths]
+    folders = [one.find() for one in kept]
+    for i, (path, folder) in enumerate(zip(paths, folders, strict=True)):
+        own = replace(
+            config,
+            model_name=renamed.get(path, config.model_name),
+            model_aliases=tuple(alias for alias in others if i == 0 or targets[alias]),
+        )
+        if not is_pack(folder) and any(map(is_pack, folders)):
+            own = replace(own, languages=(), fallback=None)  # they are of the packs
+        kept[i] = Source(path, own)
+    catalog = Catalog([one.load(folder) for one, folder in zip(kept, folders, strict=True)])
+    for alias in others:
+        if targets[alias] and targets[alias] not in catalog.names:
+            known = ", ".join([*catalog.names, *map(str, paths)])
+            raise ConfigError(
+                Setting("model_aliases", alias), f": there is no {targets[alias]!r}, but {known}"
+            )
+    return catalog
+
+
+def listed(sources: Sources) -> list[str | Path]:
+    """Return a source, or several, as a list."""
+    return [sources] if isinstance(sources, str | Path) else list(sources)
+
+
+def lasting(source: str | Path) -> str | Path:
+    """Make a path absolute: a folder that is gone for a moment must not become a hub name."""
+    return Path(source).absolute() if Path(source).exists() else source
+
+
+def manifest_digest(folder: Path) -> str:
+    """Return the SHA-256 of pack.json, or the digest of a bundle (see `digest_of`)."""
+    if is_pack(folder):
+        return sha256(folder / Layout.pack)
+    return digest_of(folder)
+
+
+def load_folder(folder: Path, source: Source) -> Models:
+    """Load what `Source.find` returned; raise the errors of `load_models`."""
+    config = source.config
+    if not folder.is_dir():
+        raise BundleError(f"{folder} is no folder: expected a bundle or a pack")
+    digest, files = manifest_digest(folder), file_states(folder)
+    if is_pack(folder):
+        return _load_pack(folder, source, digest, files)
+    if config.languages or config.fallback:
+        raise ConfigError(f"{folder} is one bundle, not a pack to choose languages of")
+    # The folder of a download is named after its version or commit, so it is not asked.
+    path = Path(source.path)
+    name = config.model_name or (path.resolve() if path.exists() else path).name
+    models = [_model(name, folder, config)]
+    aliases = _aliases(config, [name])
+    return Models(models, name, None, digest, aliases, files=files, source=source)
+
+
+def _load_pack(folder: Path, source: Source, digest: str, files: FileStates) -> Models:
+    index, config = PackIndex.read(folder), source.config
+    family = config.model_name or "mirror"
+    by_language = {language_key(e.language or name): name for name, e in index.bundles.items()}
+    by_language |= {language_key(name): name for name in index.bundles}
+    asked = [need_language(one, by_language, str(folder)) for one in config.languages]
+    chosen = list(dict.fromkeys(asked)) or list(index.bundles)
+    fallback = index.fallback if index.fallback in chosen else None
+    if config.fallback is not None:
+        served = {key: name for key, name in by_language.items() if name in chosen}
+        fallback = need_language(config.fallback, served, f"fallback: {folder}")
+    models = []
+    for name in chosen:
+        entry = index.bundles[name]
+        if config.load.verify:
+            entry.verify(folder)
+        language = entry.language or name
+        models.append(_model(f"{family}-{name}", folder / entry.path, config, language))
+    default = index.default if index.default in chosen else chosen[0]
+    return Models(
+        models,
+        f"{family}-{default}",
+        family,
+        digest,
+        _aliases(config, [family, *(model.name for model in models)]),
+        None if fallback is None else f"{family}-{fallback}",
+        files,
+        source,
+    )
+
+
+def _aliases(config: ServerConfig, names: Sequence[str]) -> dict[str, str]:
+    """Return the other names that are for these models: name -> model, "" for the default."""
+    pairs = [alias.partition("=") for alias in config.model_aliases]
+    return {alias: name for alias, _, name in pairs if name in ("", *names)}
+
+
+def _model(
+    name: str, folder: Path, config: ServerConfig, language: str | None = None
+) -> NamedEncoder:
+    """Load a bundle under a name; with a limit of memory, only see how it can be loaded."""
+    if config.memory_limit is None:
+        encoder = _load(folder, config)
+        return NamedEncoder(name, encoder, language or encoder.manifest.language)
+    manifest = read_manifest(folder, pooling=config.load.pooling)
+    load = partial(_load, folder, config, digest_of(folder))
+    size = memory_of(folder, manifest, config.load.stored_variant)
+    return NamedEncoder(name, None, language or manifest.language, load=load, bytes=size)
+
+
+def _load(folder: Path, config: ServerConfig, digest: str | None = None) -> Encoder:
+    if not folder.is_dir():
+        raise BundleError(f"{folder} is no folder: expected a bundle or a pack")
+    if digest is not None and digest_of(folder) != digest:
+        raise BundleError(f"{folder} was replaced, and is not loaded again yet")
+    began = time.monotonic()
+    local = replace(config.load, revision=None, offline=False)  # the folder is local already
+    encoder = Encoder.load(folder, **local.keywords())
+    logger.info("loaded %s in %.1f s", folder.name, time.monotonic() - began)
+    return encoder
