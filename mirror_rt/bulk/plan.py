@@ -21,9 +21,11 @@ from mirror_rt.io.atomic import sha256
 from mirror_rt.pipeline.options import EncodeOptions
 
 # Options that change no vector: where the bundle is from (its hash counts anyway), whether it is
-# checked, which threads or cards share the work, and what happens to a text without a vector.
+# checked, which threads or cards share the work, what happens to a text without a vector, and
+# where vectors are kept.
 _NO_CHANGE_OF_VECTORS = frozenset({"revision", "offline", "verify", "allow_fallback", "threads",
-                                   "spinning", "devices", "errors"})  # fmt: skip
+                                   "spinning", "devices", "errors", "cache",
+                                   "cache_bytes"})  # fmt: skip
 
 _WINDOW_CHARACTERS, _SMALL_MODEL = 2_000_000, 90 << 20
 

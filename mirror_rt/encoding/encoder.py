@@ -19,6 +19,7 @@ from mirror_rt.keywords import with_visible_options
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.pipeline.prompts import Prompts
+from mirror_rt.pipeline.rows_to_run import RowsToRun
 from mirror_rt.tokens.chunking import check_prompt
 from mirror_rt.tokens.tokenization import TextTokenizer
 
@@ -44,6 +45,7 @@ class Encoder(LoadedBundle, BatchEncoder):
             pad_to=manifest.pad_to,
             normalize=manifest.normalize,
             prompts=Prompts(manifest.prompts, manifest.default_prompt_name),
+            cache=self._model.open_cache(),
         )
         BatchEncoder.__init__(self, pipeline, mask_token=manifest.mask_token)
 
@@ -100,10 +102,14 @@ class Encoder(LoadedBundle, BatchEncoder):
         texts = as_list(inputs)
         tokens = pipeline.tokenize(texts, plan).tokens
         vectors = [np.empty((0, 0), np.float32)] * len(tokens)
-        for batch in pipeline.batches(tokens, plan):
+        work = RowsToRun(tokens)
+        for batch in pipeline.batches(tokens, plan, work.rows):
             found, _ = pipeline.run_token_vectors(pipeline.pad(tokens, batch))
             for row, of_tokens in zip(batch.tolist(), found, strict=True):
                 vectors[row] = of_tokens
+        if work.first is not None:  # a caller may write to an array
+            first = work.first.tolist()
+            vectors = [vectors[i] if i == row else vectors[i].copy() for row, i in enumerate(first)]
         return vectors
 
     def __repr__(self) -> str:

@@ -95,6 +95,8 @@ class LoadedBundle:
     def close(self) -> None:
         """Free the model once no run is in flight; encoding raises ClosedError from then on."""
         self._model.close()
+        if self.pipeline.cache is not None:
+            self.pipeline.cache.close()
 
     def __enter__(self) -> Self:
         return self

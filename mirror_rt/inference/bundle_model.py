@@ -6,12 +6,16 @@ import logging
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mirror_rt import _core
 from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.bundle.onnx_files import digest_of
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.devices import RUNS_IN_FLIGHT, on_card
+from mirror_rt.inference.engines import engine_version
 from mirror_rt.inference.graph_files import BUNDLE_OUTPUTS, TOKEN_OUTPUTS
 from mirror_rt.inference.graph_loading import exact_variant, open_exact, open_variant
 from mirror_rt.inference.load_options import LoadOptions
@@ -20,6 +24,9 @@ from mirror_rt.inference.pooled_model import PooledModel, Vectors
 from mirror_rt.inference.session import GraphSession
 from mirror_rt.tokens.batching import CPU_RUN_COST, GPU_RUN_COST
 from mirror_rt.tokens.padding import PaddedBatch
+
+if TYPE_CHECKING:
+    from mirror_rt.inference.vector_cache import VectorCache
 
 # The name of the graph's output, by whether its vectors have unit length.
 _OUTPUT = dict(zip((True, False), BUNDLE_OUTPUTS, strict=True))
@@ -98,6 +105,23 @@ class BundleModel(PooledModel):
             if isinstance(runner, GraphSession):
                 runner.prepare_concurrent_runs()
         return max(self.parallel_runs, 2) if self._pays_to_overlap else self.parallel_runs
+
+    def open_cache(self, dimension: int | None = None) -> VectorCache | None:
+        """Open the cache that the options name, of vectors or of what a head makes of them."""
+        if self._options.cache is None:
+            return None
+        from mirror_rt.inference.vector_cache import VectorCache  # SQLite, which few need
+
+        providers, variant = self.runner.providers, self.variant
+        parts = (
+            digest_of(self._folder), variant.file, variant.precision, variant.target, providers,
+            engine_version(providers[0]), _core.engine_instruction_sets()[-1],
+            sorted(map(str, self._options.provider_options.items())), self._manifest.pooling,
+        )  # fmt: skip
+        path, most = Path(self._options.cache), self._options.cache_bytes
+        return VectorCache(
+            path, most_bytes=most, model=repr(parts), dimension=dimension or self.dimension
+        )
 
     def warmup(self, shapes: Iterable[tuple[int, int]], *, pad_id: int) -> None:
         """Run batches of the shapes (rows, length), filled with `pad_id`, on every device."""

@@ -38,6 +38,8 @@ class LoadKeywords(TypedDict, total=False):
     devices: Devices
     cuda_graphs: bool
     provider_options: Mapping[str, Any]
+    cache: Path | None
+    cache_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,10 @@ class LoadOptions:
         provider_options: options of the provider that is preferred, in onnxruntime's names, such as
             `gpu_mem_limit` for CUDA, in bytes (by default nearly all that is free when the model
             loads). With `"openvino"`, properties of its CPU plugin.
+        cache: a file that keeps vectors between calls and processes, so that a text is encoded
+            once by all that name this file; models may share it. By default none.
+        cache_bytes: most bytes of that file, at least 16 MiB; the least recently used vectors
+            leave it.
 
     Raises:
         ConfigError: `threads` or `spinning` has an unusable value.
@@ -96,6 +102,8 @@ class LoadOptions:
     devices: Devices = None
     cuda_graphs: bool = False
     provider_options: Mapping[str, Any] = field(default_factory=dict)
+    cache: Path | None = None
+    cache_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
         if self.threads is not None and not 1 <= self.threads <= 1024:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import lru_cache, partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions, EncodePlan, ModelDefaults
 from mirror_rt.pipeline.prompts import Prompts
 from mirror_rt.pipeline.results import EncodedTexts, Indices, join
+from mirror_rt.pipeline.rows_to_run import RowsToRun
 from mirror_rt.progress import progress_bar
 from mirror_rt.tokens.batching import plan_batches
 from mirror_rt.tokens.chunking import TokenRows, id_rows, pool_chunks, token_rows
@@ -26,6 +27,9 @@ from mirror_rt.tokens.tokenization import Stopped, TextTokenizer
 from mirror_rt.tokens.windows import TextWindow, one_ahead, parallel_map
 from mirror_rt.vectors.normalization import normalize_rows
 from mirror_rt.vectors.quantization import Embeddings
+
+if TYPE_CHECKING:
+    from mirror_rt.inference.vector_cache import VectorCache
 
 __all__ = ["EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
 
@@ -41,6 +45,7 @@ class Pipeline:
         pad_to: pad every text to this many tokens; None to pad to the longest of a batch.
         normalize: whether vectors are of unit length by default.
         prompts: prompts of the model.
+        cache: keeps vectors of the model; the pipeline's owner closes it.
     """
 
     def __init__(
@@ -51,10 +56,13 @@ class Pipeline:
         pad_to: int | None = None,
         normalize: bool = True,
         prompts: Prompts | None = None,
+        cache: VectorCache | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.model = model
         self.pad_to = pad_to
+        self.cache = cache
+        self._has_short_way = pad_to is None and cache is None
         self.defaults = ModelDefaults(model.dimension, normalize, prompts or Prompts())
         self._said: set[str] = set()
         self._saying = threading.RLock()  # a signal handler may encode, too
@@ -157,7 +165,7 @@ class Pipeline:
         A run of the model leaves little of Python's code and data in the caches of the processor,
         so each step behind it costs microseconds. A text that is one row needs few of them.
         """
-        if self.pad_to is not None or (ids := self.tokenizer.short_ids(text, plan.prompt)) is None:
+        if not self._has_short_way or (ids := self.tokenizer.short_ids(text, plan.prompt)) is None:
             return None
         batch = PaddedBatch(np.array([ids], dtype=np.int64), *mask_and_types(len(ids)))
         vectors, bad = self.run(batch, normalize=plan.normalize)
@@ -209,12 +217,14 @@ class Pipeline:
             for rows in tokenized:
                 yield self._encode_rows(rows, plan, count=count, on_run=on_run, stop=stop)
 
-    def batches(self, tokens: RaggedTokens, plan: EncodePlan) -> list[Indices]:
-        """Split rows into batches: int64 [b] for each batch, the indices of its rows."""
-        lengths = tokens.lengths
+    def batches(self, tokens: RaggedTokens, plan: EncodePlan, rows: Indices) -> list[Indices]:
+        """Split `rows` into batches: int64 [b] for each batch, the indices of its rows."""
+        lengths = tokens.lengths[rows]
         if self.pad_to is not None:
             lengths = np.full_like(lengths, self.pad_to)
-        return plan_batches(lengths, token_budget=plan.token_budget, run_cost=self.model.run_cost)
+        budget, cost = plan.token_budget, self.model.run_cost
+        batches = plan_batches(lengths, token_budget=budget, run_cost=cost)
+        return batches if len(rows) == len(tokens) else [rows[batch] for batch in batches]
 
     def _encode_rows(
         self,
@@ -226,24 +236,35 @@ class Pipeline:
         stop: threading.Event | None = None,
     ) -> EncodedTexts:
         """Run the rows of a window batch by batch, and put their vectors in order."""
-        run = partial(self.run, normalize=plan.normalize, on_run=on_run)
-        batches = self.batches(rows.tokens, plan)
+        work = RowsToRun(rows.tokens, self.cache)
         vectors = np.empty((len(rows.tokens), plan.dimension), np.float32)
-        # A text counts as done with its last row, since progress is shown in texts.
-        is_last = np.diff(rows.text_of_rows(), append=-1) != 0 if rows.weights is not None else None
+        if work.found:
+            vectors[list(work.found)] = self._of_pooled(np.stack([*work.found.values()]), plan)
+        run = partial(self.run, normalize=plan.normalize and self.cache is None, on_run=on_run)
+        batches = self.batches(rows.tokens, plan, work.rows)
         padded = map(partial(self.pad, rows.tokens), batches)
+        left, ends = len(rows.truncated), work.texts_done(rows)
         with parallel_map(min(self.model.parallel_runs, len(batches))) as run_each:
             for batch, (result, bad) in zip(batches, run_each(run, padded), strict=True):
-                if bad and (error := plan.non_finite_error(rows.numbered(batch[bad]))):
+                if bad and (error := plan.non_finite_error(work.texts_with(batch[bad], rows))):
                     raise error
+                if self.cache is not None:
+                    work.store(batch, result)
+                    result = self._of_pooled(result, plan)
                 vectors[batch] = result[:, : plan.dimension]
                 if count is not None:
-                    count(len(batch) if is_last is None else int(is_last[batch].sum()))
+                    done = len(batch) if ends is None else int(ends[batch].sum())
+                    left -= done
+                    count(done)
                 if stop is not None and stop.is_set():
                     raise Stopped
-        if count is not None and rows.invalid:
-            count(len(rows.invalid))
-        return self.finish(vectors, rows, plan, normalized=True)
+        if count is not None and left:
+            count(left)
+        return self.finish(work.spread(vectors), rows, plan, normalized=True)
+
+    def _of_pooled(self, vectors: Vectors, plan: EncodePlan) -> Vectors:
+        """Make what `run` gives, cut to the plan's dimension, of pooled vectors."""
+        return (normalize_rows(vectors) if plan.normalize else vectors)[:, : plan.dimension]
 
     def _embeddings(self, vectors: Vectors, plan: EncodePlan) -> Embeddings:
         """Cut the vectors of texts to `plan.dimension`, and convert them to the precision."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Never, Unpack
+from typing import TYPE_CHECKING, Any, Never, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,9 @@ from mirror_rt.tokens.pairs import PairTokenizer, as_pair
 from mirror_rt.tokens.tokenization import why_invalid
 from mirror_rt.tokens.windows import TextWindow, text_windows
 
+if TYPE_CHECKING:
+    from mirror_rt.inference.vector_cache import VectorCache
+
 Scores = npt.NDArray[np.float32]
 Ranking = list[dict[str, Any]]
 
@@ -44,8 +47,10 @@ class PairPipeline(Pipeline):
     `encode` those that a pair has.
     """
 
-    def __init__(self, tokenizer: PairTokenizer, model: Any) -> None:
-        super().__init__(tokenizer, model, normalize=False)
+    def __init__(
+        self, tokenizer: PairTokenizer, model: Any, cache: VectorCache | None = None
+    ) -> None:
+        super().__init__(tokenizer, model, normalize=False, cache=cache)
 
     def plan(self, **options: Unpack[EncodeKeywords]) -> EncodePlan:
         """Check the options of a call: `batch_size`, `on_too_long` and `errors`."""
@@ -81,7 +86,9 @@ class Reranker(LoadedBundle):
         tokenizer = PairTokenizer.from_file(
             folder / Layout.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
         )
-        self.pipeline: PairPipeline = PairPipeline(tokenizer, ScoredModel(self._model, head))
+        scored = ScoredModel(self._model, head)
+        cache = self._model.open_cache(scored.dimension)
+        self.pipeline: PairPipeline = PairPipeline(tokenizer, scored, cache)
 
     @classmethod
     def load(cls, path_or_name: str | Path, **keywords: Unpack[LoadKeywords]) -> Reranker:

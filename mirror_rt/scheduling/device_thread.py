@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
+from mirror_rt.errors import DataError
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import BatchReport
-from mirror_rt.scheduling.waiting import WaitingText
+from mirror_rt.scheduling.waiting import WaitingText, still_wanted
 from mirror_rt.tokens.padding import RaggedTokens
+
+logger = logging.getLogger("mirror_rt")
 
 
 class DeviceThread(threading.Thread):
@@ -47,11 +53,12 @@ class DeviceThread(threading.Thread):
 
     def _run_batch(self, batch: list[WaitingText]) -> None:
         """Run a batch; if it fails, run its halves, down to the text at fault."""
-        batch = [text for text in batch if not text.request.over]
+        batch = still_wanted(batch)
         if not batch:
             return
         began, pipeline = time.monotonic(), self._pipeline
-        padded = pipeline.pad(RaggedTokens.from_arrays([text.ids for text in batch]))
+        tokens = RaggedTokens.from_arrays([text.ids for text in batch])
+        padded = pipeline.pad(tokens)
         run = pipeline.run_token_vectors if batch[0].request.of_tokens else pipeline.run
         try:
             vectors, bad = run(padded)
@@ -60,24 +67,32 @@ class DeviceThread(threading.Thread):
             if len(batch) > 1:
                 self._run_batch(batch[: len(batch) // 2])
                 self._run_batch(batch[len(batch) // 2 :])
-            elif self.queue.end(batch[0].request):
-                batch[0].request.fail(error)
+            else:
+                for text in batch[0].all:
+                    if self.queue.end(text.request):
+                        text.request.fail(error)
             return
         report = self._count(batch, began, failed=False)
-        for text in [batch[i] for i in bad]:
+        for text in [one for i in bad for one in batch[i].all]:
             request, rows = text.request, text.request.rows
             refusal = rows and request.plan.non_finite_error(rows.numbered([text.row]))
             if refusal and self.queue.end(request):
                 request.fail(refusal)
         for request in self.queue.fill(batch, list(vectors)):
             request.succeed()
-        self._tell(report)  # last, because nobody waits for it
+        # These are last, because nobody waits for them.
+        if pipeline.cache is not None and isinstance(vectors, np.ndarray):
+            try:
+                pipeline.cache.store(tokens.keys(), vectors)
+            except DataError as error:
+                logger.error("%s", error)
+        self._tell(report)
 
     def _count(self, batch: list[WaitingText], began: float, *, failed: bool) -> BatchReport:
         report = BatchReport(
             tokens=[len(text.ids) for text in batch],
             padded_tokens=len(batch) * max(text.length for text in batch),
-            queue_seconds=[began - text.request.arrived for text in batch],
+            queue_seconds=[began - one.request.arrived for text in batch for one in text.all],
             run_seconds=time.monotonic() - began,
             failed=failed,
         )

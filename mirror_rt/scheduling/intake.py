@@ -107,13 +107,24 @@ class Intake:
         request.exempt = exempt
         texts, plan = request.texts, request.plan
         if _is_short(texts):
-            self.queue.put(request, self._pipeline.tokenize(texts, plan))
+            self._put(request, self._pipeline.tokenize(texts, plan))
         elif here:
-            self.queue.put(request, _tokenize(self._pipeline, texts, plan))
+            self._put(request, _tokenize(self._pipeline, texts, plan))
         else:
             self.queue.admit(request, self.queue.admission.estimate.tokens(request))
-            self.tokenize_aside(request, self.queue.put)
+            self.tokenize_aside(request, self._put)
         return request
+
+    def _put(self, request: Request, rows: TokenRows) -> None:
+        """Queue the rows of a request, with the vectors that the cache has.
+
+        An exempt request asks whether the model runs.
+        """
+        cache = self._pipeline.cache
+        if cache is None or request.of_tokens or request.exempt:
+            self.queue.put(request, rows)
+        else:
+            self.queue.put(request, rows, cache.find(rows.tokens.keys()))
 
     def tokenize_aside(
         self, request: Request, then: Callable[[Request, TokenRows], object]

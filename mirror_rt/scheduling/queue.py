@@ -7,16 +7,18 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from mirror_rt.errors import ClosedError, DeadlineError, OverloadedError
+from mirror_rt.pipeline.results import Vectors
 from mirror_rt.scheduling.admission import Admission
 from mirror_rt.scheduling.requests import BatchReport, Request, SchedulerStatistics
-from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts
+from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts, still_wanted
 from mirror_rt.tokens.chunking import TokenRows
+
+_NONE_FOUND: Mapping[int, Vectors] = MappingProxyType({})
 
 
 class RequestQueue:
@@ -61,26 +63,34 @@ class RequestQueue:
                 raise
             self._statistics.requests += 1
 
-    def put(self, request: Request, rows: TokenRows) -> None:
-        """Queue the rows of a request; one that is not admitted yet is admitted first."""
-        n = len(rows.tokens)
-        tokens = len(rows.tokens.ids) if self._pad_to is None else n * self._pad_to
+    def put(
+        self, request: Request, rows: TokenRows, found: Mapping[int, Vectors] = _NONE_FOUND
+    ) -> None:
+        """Queue the rows of a request; one that is not admitted yet is admitted first.
+
+        `found` has the pooled vectors of rows that need not run, float32 [D].
+        """
+        n, lengths, pad_to = len(rows.tokens), rows.tokens.lengths, self._pad_to
+        left = [row for row in range(n) if row not in found]
+        whole = len(rows.tokens.ids) if pad_to is None else n * pad_to
+        tokens = whole - sum(pad_to or int(lengths[row]) for row in found)
+        request.exempt |= not left
         with self._lock:
             if not request.admitted:
                 self.admit(request, tokens)
             if request.over:
                 return
             if not rows.invalid and not rows.truncated.any():
-                self.admission.estimate.learn(request.texts, tokens)
-            request.accept(rows, self._dimension)
+                self.admission.estimate.learn(request.texts, whole)
+            request.accept(rows, self._dimension, found)
             self.admission.tokenized(request, tokens)
             if request.large:
                 # Rows of similar length follow each other, so that those that run together need
                 # little padding.
-                request.order = np.argsort(rows.tokens.lengths, kind="stable")[::-1].tolist()
+                request.order = sorted(left, key=lengths.tolist().__getitem__)[::-1]
                 self._turns.append(request)
             else:
-                request.order = list(range(n))[::-1]
+                request.order = left[::-1]
                 self._queue_rows(request, math.inf)
             self._changed.notify()
             complete = request.left == 0 and self.end(request)
@@ -120,10 +130,11 @@ class RequestQueue:
                 self._give_turns()
                 batch = self._waiting.take(token_budget=self._token_budget, run_cost=self._run_cost)
                 now = time.monotonic()
-                late = {t.request for t in batch if t.deadline is not None and t.deadline <= now}
+                texts = [one for text in batch for one in text.all]
+                late = {t.request for t in texts if t.deadline is not None and t.deadline <= now}
                 if late:
                     late = {request for request in late if self._end_late(request)}
-                    batch = [text for text in batch if not text.request.over]
+                    batch = still_wanted(batch)
                 if batch or late:
                     break
                 if self._ended():
@@ -131,7 +142,7 @@ class RequestQueue:
                 if not wait:
                     return []
                 self._changed.wait()
-            for text in batch:
+            for text in [one for first in batch for one in first.all]:
                 self.admission.set_waiting(text.request, text.request.waiting - 1)
             self.admission.run(batch)
             if self._waiting or self._turns:
@@ -144,17 +155,21 @@ class RequestQueue:
         """Note that a batch runs no longer, whatever became of it."""
         with self._lock:
             self.admission.run(batch, ended=True)
+            for text in batch:  # which its request may hold for long
+                text.others = {}
 
     def fill(self, batch: list[WaitingText], vectors: Sequence[Any]) -> list[Request]:
         """Store the vectors of a batch; return the requests that it completes."""
         with self._lock:
             done = []
-            for text, vector in zip(batch, vectors, strict=True):
-                request = text.request
-                request.vectors[text.row] = vector
-                request.left -= 1
-                if request.left == 0 and self.end(request):
-                    done.append(request)
+            for first, vector in zip(batch, vectors, strict=True):
+                for text in first.all:
+                    request = text.request
+                    # The vectors of tokens are given as they are, and a caller may write to them.
+                    request.vectors[text.row] = vector if text is first else vector.copy()
+                    request.left -= 1
+                    if request.left == 0 and self.end(request):
+                        done.append(request)
             return done
 
     def end(self, request: Request) -> bool:
@@ -212,7 +227,7 @@ class RequestQueue:
         with self._lock:
             self.learn(report, began + report.run_seconds)
             self._statistics.add(report)
-            for request in {text.request for text in batch}:
+            for request in {one.request for text in batch for one in text.all}:
                 if request.times is not None:
                     request.times.add(request.arrived, began, report.run_seconds)
 
@@ -259,7 +274,10 @@ class RequestQueue:
             row = request.order.pop()
             begin, end = int(offsets[row]), int(offsets[row + 1])
             length = self._pad_to or end - begin
-            text = WaitingText(request, row, ids[begin:end], length, now, deadline, request.large)
+            key = request.rows.tokens.key(row), request.of_tokens  # two outputs of the graph
+            text = WaitingText(
+                request, row, ids[begin:end], length, now, deadline, request.large, key
+            )
             request.queued.append(text)
             self._waiting.add(text)
             queued += length

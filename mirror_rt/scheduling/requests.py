@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,13 +110,16 @@ class Request:
         """The seconds until the deadline, at least a moment; None for no deadline."""
         return None if self.deadline is None else max(self.deadline - time.monotonic(), 1e-3)
 
-    def accept(self, rows: TokenRows, dimension: int) -> None:
-        """Take the rows that the texts were tokenised to."""
-        self.texts, self.rows, self.left = [], rows, len(rows.tokens)
+    def accept(self, rows: TokenRows, dimension: int, found: Mapping[int, Vectors]) -> None:
+        """Take the rows that the texts were tokenised to, and the vectors of some."""
+        n = len(rows.tokens)
+        self.texts, self.rows, self.left = [], rows, n - len(found)
         if self.of_tokens:
-            self.vectors = [np.empty((0, 0), np.float32)] * self.left
+            self.vectors = [np.empty((0, 0), np.float32)] * n
         else:
-            self.vectors = np.empty((self.left, dimension), np.float32)
+            self.vectors = np.empty((n, dimension), np.float32)
+        for row, vector in found.items():
+            self.vectors[row] = vector
 
     def succeed(self) -> None:
         """Give the caller the vectors, finished as its options say.
@@ -147,9 +150,9 @@ class BatchReport:
     """A report of one run of the model.
 
     Attributes:
-        tokens: number of tokens of each text.
+        tokens: number of tokens of each text that ran; of equal texts that waited together one did.
         padded_tokens: tokens that were computed: the number of texts times the longest of them.
-        queue_seconds: time that each text waited.
+        queue_seconds: time that each text waited, equal ones included.
         run_seconds: time that the run took.
         failed: whether it raised an error; a single text then fails, several run again in halves.
     """
@@ -169,13 +172,13 @@ class SchedulerStatistics:
         requests: calls accepted.
         refused: calls refused because too much waited.
         batches: runs, failed ones included.
-        texts: texts that ran.
+        texts: texts that ran; of equal texts that waited together one did.
         failed: texts that failed alone.
         expired: texts whose deadline passed while they waited.
         cancelled: texts cancelled while they waited.
         tokens: real tokens of the texts that ran.
         padded_tokens: tokens computed for these texts, padding included.
-        queue_seconds: sum over these texts of the time from the call to the run.
+        queue_seconds: sum over all texts of the time from the call to the run.
         longest_queue_seconds: longest time from a call to a run.
         run_seconds: total time of the runs.
         waiting_texts: texts that were accepted and do not run yet.

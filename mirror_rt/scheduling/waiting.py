@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,8 @@ _CANDIDATES, _RUNS_OF_COST = 64, 8
 class WaitingText:
     """One text of a request.
 
+    Texts of equal tokens wait as one: the first of them has the others, and costs for all.
+
     Attributes:
         request: the request that it belongs to.
         row: its row in that request.
@@ -35,6 +37,8 @@ class WaitingText:
         arrived: time since when it may run, in seconds of `time.monotonic`.
         deadline: time after which its vector is of no use; None for no deadline.
         large: whether it is of a large request.
+        key: equal for texts that one row of a run is enough for.
+        others: the texts that wait with it, by number.
     """
 
     request: Request
@@ -44,8 +48,15 @@ class WaitingText:
     arrived: float
     deadline: float | None = None
     large: bool = False
+    key: Hashable = field(default_factory=object)
     number: int = field(default=-1, init=False)
     waits: bool = field(default=False, init=False)
+    others: dict[int, WaitingText] = field(default_factory=dict, init=False)
+
+    @property
+    def all(self) -> list[WaitingText]:
+        """The text, and those that wait with it."""
+        return [self, *self.others.values()]
 
     @property
     def due(self) -> float:
@@ -59,7 +70,8 @@ class WaitingTexts:
 
     def __init__(self) -> None:
         self.tokens = self.large_tokens = 0
-        self._numbers = 0
+        self._numbers = self._waiting = 0
+        self._first: dict[Hashable, WaitingText] = {}
         self._by_length: list[tuple[int, int, WaitingText]] = []
         # Texts that no longer wait stay in this heap until they come to the top.
         self._by_due: list[tuple[float, int, WaitingText]] = []
@@ -71,16 +83,30 @@ class WaitingTexts:
         """Add a text."""
         text.number = self._numbers = self._numbers + 1
         text.waits = True
-        self._count(text, text.length)
-        insort(self._by_length, (text.length, text.number, text))
+        self._waiting += 1
         heapq.heappush(self._by_due, (text.due, text.number, text))
+        if (first := self._first.get(text.key)) is None:
+            self._put(text)
+        else:
+            first.others[text.number] = text
         self._compact()
 
     def remove(self, text: WaitingText) -> None:
-        """Take out a text, if it still waits."""
-        if text.waits:
-            at = bisect_left(self._by_length, (text.length, text.number))
-            self._forget(at, at + 1)
+        """Take out a text, if it still waits; one that waits with it takes its place."""
+        if not text.waits:
+            return
+        if (first := self._first[text.key]) is not text:
+            del first.others[text.number]
+            text.waits = False
+            self._waiting -= 1
+            return
+        others, text.others = text.others, {}
+        at = bisect_left(self._by_length, (text.length, text.number))
+        self._forget(at, at + 1)
+        if others:
+            following = others.pop(next(iter(others)))
+            following.others = others
+            self._put(following)
 
     def take(self, *, token_budget: int, run_cost: int) -> list[WaitingText]:
         """Take out the next batch: the text that is due first, and others that run well with it.
@@ -94,7 +120,7 @@ class WaitingTexts:
             run_cost: fixed cost of a run, expressed in tokens.
 
         Returns:
-            Texts, the shortest first; an empty list if no text waits.
+            Texts, the shortest first, with the others of each; an empty list if no text waits.
         """
         if len(self) == 1:
             return self.take_all()
@@ -102,7 +128,7 @@ class WaitingTexts:
             heapq.heappop(self._by_due)
         if not self._by_due:
             return []
-        first = self._by_due[0][2]
+        first = self._first[self._by_due[0][2].key]
         at = bisect_left(self._by_length, (first.length, first.number))
         reach = max(1, token_budget // max(1, first.length))
         low, high = max(0, at - reach + 1), min(len(self), at + reach)
@@ -139,12 +165,21 @@ class WaitingTexts:
         texts = [self._forget(row, row + 1)[0] for row in reversed(rows)]
         return texts[::-1]
 
+    def _put(self, text: WaitingText) -> None:
+        """Let a text wait that is the first of its key."""
+        self._first[text.key] = text
+        self._count(text, text.length)
+        insort(self._by_length, (text.length, text.number, text))
+
     def _forget(self, start: int, stop: int) -> list[WaitingText]:
         texts = [entry[2] for entry in self._by_length[start:stop]]
         del self._by_length[start:stop]
         for text in texts:
-            text.waits = False
+            del self._first[text.key]
             self._count(text, -text.length)
+            for one in text.all:
+                one.waits = False
+            self._waiting -= len(text.others) + 1
         return texts
 
     def _count(self, text: WaitingText, tokens: int) -> None:
@@ -153,7 +188,7 @@ class WaitingTexts:
 
     def _compact(self) -> None:
         """Remove texts that no longer wait from the heap, before they are most of it."""
-        if len(self._by_due) > 2 * len(self) + 64:
+        if len(self._by_due) > 2 * self._waiting + 64:
             self._by_due = [entry for entry in self._by_due if entry[2].waits]
             heapq.heapify(self._by_due)
 
@@ -200,3 +235,14 @@ def best_window(
         )
     best = int(np.argmax((total[stops] - total[high]) / padded(high)))
     return int(high[best]), int(stops[best])
+
+
+def still_wanted(batch: Sequence[WaitingText]) -> list[WaitingText]:
+    """Leave out the texts whose requests are over; one that waited with it takes the place."""
+    kept = []
+    for text in batch:
+        if wanted := [one for one in text.all if not one.request.over]:
+            first, *others = wanted
+            first.others = {one.number: one for one in others}
+            kept.append(first)
+    return kept

@@ -67,6 +67,15 @@ class RaggedTokens:
         """Return begin and end of each sequence in `ids`."""
         return list(pairwise(self.offsets.tolist()))
 
+    def key(self, row: int) -> bytes:
+        """Return bytes that are equal for equal sequences alone."""
+        return self.ids[self.offsets[row] : self.offsets[row + 1]].tobytes()
+
+    def keys(self) -> list[bytes]:
+        """Return the keys of all sequences."""
+        data, size = self.ids.tobytes(), self.ids.itemsize
+        return [data[begin:end] for begin, end in pairwise((size * self.offsets).tolist())]
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

@@ -347,6 +347,22 @@ def test_a_killed_worker_is_an_error_and_no_process_stays(bundle, tmp_path, monk
     assert not multiprocessing.active_children()
 
 
+def test_processes_share_a_cache_and_equal_texts_run_once(bundle, tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_text("".join(f"river {i % 7}\nold town\n" for i in range(300)))
+    load = LoadOptions(threads=1, cache=tmp_path / "vectors.cache")
+    outputs, reports = [], []
+    for number, given in enumerate((load, load, LoadOptions(threads=1))):
+        output = tmp_path / f"{number}.npy"
+        settings = config(bundle, path, output, window=100, processes=2, load=given)
+        reports.append(encode_file(settings))
+        outputs.append(np.load(output))
+    assert (reports[0].rows, reports[1].tokens) == (600, 0)
+    assert 0 < reports[0].tokens < reports[2].tokens < 2400  # with every text, at least
+    assert outputs[0].tobytes() == outputs[1].tobytes()
+    np.testing.assert_allclose(outputs[0], outputs[2], atol=1e-6)
+
+
 def test_a_job_of_something_else_is_refused(bundle, tmp_path, monkeypatch):
     source, output = many(tmp_path, 300), tmp_path / "v.npy"
     with monkeypatch.context() as patch, pytest.raises(OSError, match="gone"):

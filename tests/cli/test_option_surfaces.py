@@ -51,6 +51,8 @@ GIVEN = {
     "devices": ([0, 1], "0,1"),
     "cuda_graphs": (True, None),
     "provider_options": ({"gpu_mem_limit": 4 << 30}, "gpu_mem_limit=4294967296"),
+    "cache": (Path("vectors.cache"), "vectors.cache"),
+    "cache_bytes": (1 << 26, "67108864"),
     "batch_size": (5, "5"),
     "normalize_embeddings": (False, "--no-normalize"),
     "truncate_dim": (8, "8"),
@@ -307,7 +309,7 @@ def test_bulk_workers(bundle, tmp_path, monkeypatch):
     assert [spec.load for spec in specs] == [load, load]
     assert all(same(spec.options, options) for spec in specs)
     no_change = {"revision", "offline", "verify", "allow_fallback", "threads", "spinning",
-                 "devices", "errors"}  # fmt: skip
+                 "devices", "errors", "cache", "cache_bytes"}  # fmt: skip
     assert (LOAD | ENCODE) - set(plans.plan) == no_change
     assert plans.plan["ranges"] == GIVEN["ranges"][0].tolist()
 

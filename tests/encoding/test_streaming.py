@@ -232,7 +232,9 @@ def test_the_event_loop_goes_on(slow_encoder):
                 ticks += 1
 
         ticking = asyncio.create_task(tick())
-        vectors = await slow_encoder.aencode(["the old town " * 9] * 10, batch_size=1)
+        vectors = await slow_encoder.aencode(
+            [f"{i} the old town " * 9 for i in range(10)], batch_size=1
+        )
         ticking.cancel()
         return vectors, ticks
 
@@ -311,7 +313,8 @@ def test_aencode_of_a_closed_encoder(bundle):
 
 def test_a_cancelled_task_stops_its_work(slow_encoder):
     async def main():
-        task = asyncio.create_task(slow_encoder.aencode(["word " * 60] * 100, batch_size=1))
+        texts = [f"{i} word " * 30 for i in range(100)]
+        task = asyncio.create_task(slow_encoder.aencode(texts, batch_size=1))
         while slow_encoder.batches < 2:
             await asyncio.sleep(0.01)
         task.cancel()

@@ -7,6 +7,7 @@ import asyncio
 import inspect
 import typing
 from dataclasses import MISSING, fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,6 +32,8 @@ LOAD = {
     "devices": [1],
     "cuda_graphs": True,
     "provider_options": {"gpu_mem_limit": 4 << 30},
+    "cache": Path("vectors.cache"),
+    "cache_bytes": 1 << 26,
 }
 ENCODE = {
     "batch_size": 8,

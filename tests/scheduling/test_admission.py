@@ -1,6 +1,7 @@
 """Who is let in, in which order requests end, and what becomes of those that are too late."""
 
 import asyncio
+import itertools
 import time
 from concurrent.futures import wait
 
@@ -10,7 +11,12 @@ from mirror_rt import DeadlineError, InvalidTextError, OverloadedError, Schedule
 from mirror_rt.scheduling import BatchReport
 from step_encoder import StepEncoder
 
-LARGE = ["abcdefghij"] * 40  # 400 tokens, of which 80 are queued at a time
+_NUMBERS = itertools.count()
+
+
+def distinct(n=40):
+    """Texts of 10 tokens, unlike all others: of 400 tokens 80 are queued at a time."""
+    return [f"{next(_NUMBERS):010}" for _ in range(n)]
 
 
 @pytest.fixture
@@ -45,7 +51,7 @@ def plain(scheduler, texts, **options):
 
 
 def test_large_calls_end_in_the_order_in_which_they_came(encoder, scheduler, busy):
-    texts = [[f"{name}{'-' * 9}" for _ in range(40)] for name in "abc"]
+    texts = [[f"{name}{i:09}" for i in range(40)] for name in "abc"]
     futures = [plain(scheduler, given) for given in texts]
     encoder.free()
     wait(futures, 60)
@@ -55,7 +61,7 @@ def test_large_calls_end_in_the_order_in_which_they_came(encoder, scheduler, bus
 
 
 def test_a_small_call_waits_for_a_share_of_a_large_one(encoder, scheduler, busy):
-    large, small = plain(scheduler, LARGE * 5), plain(scheduler, "small")
+    large, small = plain(scheduler, distinct(200)), plain(scheduler, "small")
     encoder.free()
     small.result(60)
     large.result(60)
@@ -66,10 +72,10 @@ def test_a_small_call_waits_for_a_share_of_a_large_one(encoder, scheduler, busy)
 
 def test_all_that_is_admitted_counts(encoder, scheduler, busy):
     """What is with the tokenizer, what waits for its turn, what is queued and what runs."""
-    assert plain(scheduler, LARGE) is not None  # ten seconds
-    assert plain(scheduler, LARGE * 5) is not None  # fifty more: what is before it takes ten
+    assert plain(scheduler, distinct()) is not None  # ten seconds
+    assert plain(scheduler, distinct(200)) is not None  # fifty more: what is before it takes ten
     with pytest.raises(OverloadedError, match="what waits takes") as caught:
-        plain(scheduler, LARGE)
+        plain(scheduler, distinct())
     assert 55 < caught.value.retry_after < 65
     # A small one overtakes what waits for its turn.
     assert plain(scheduler, "small") is not None
@@ -85,7 +91,7 @@ def test_texts_with_the_tokenizer_count(encoder, scheduler, monkeypatch):
     monkeypatch.setattr(scheduler.intake._long, "submit", submitted.append)
 
     async def main():
-        tasks = [asyncio.create_task(scheduler.aencode(LARGE * 10)) for _ in range(20)]
+        tasks = [asyncio.create_task(scheduler.aencode(distinct(400))) for _ in range(20)]
         done, pending = await asyncio.wait(tasks, timeout=0.5)
         assert {type(task.exception()) for task in done} == {OverloadedError}
         assert len(pending) == len(submitted) < 5
@@ -98,11 +104,11 @@ def test_texts_with_the_tokenizer_count(encoder, scheduler, monkeypatch):
 
 
 def test_a_call_that_cannot_be_answered_in_time_is_refused_at_once(scheduler, busy):
-    assert plain(scheduler, LARGE * 2, timeout=30) is not None  # nothing waits: it may try
+    assert plain(scheduler, distinct(80), timeout=30) is not None  # nothing waits: it may try
     with pytest.raises(OverloadedError) as caught:
-        plain(scheduler, LARGE, timeout=25)
+        plain(scheduler, distinct(), timeout=25)
     assert caught.value.retry_after == pytest.approx(20, abs=2)
-    assert plain(scheduler, LARGE, timeout=40) is not None
+    assert plain(scheduler, distinct(), timeout=40) is not None
 
 
 def test_nobody_is_told_to_come_back_later_than_a_deadline(scheduler, busy):
@@ -111,14 +117,14 @@ def test_nobody_is_told_to_come_back_later_than_a_deadline(scheduler, busy):
     assert scheduler.statistics().waiting_tokens > 100_000
     assert plain(scheduler, "small") is not None
     with pytest.raises(OverloadedError) as caught:
-        plain(scheduler, LARGE)
+        plain(scheduler, distinct())
     assert 80 < caught.value.retry_after <= 90
     large.cancel()
     assert scheduler.statistics().waiting_tokens == len("small")
-    assert plain(scheduler, LARGE) is not None
+    assert plain(scheduler, distinct()) is not None
 
 
-@pytest.mark.parametrize("texts", [LARGE * 10, ["late"]])
+@pytest.mark.parametrize("texts", [distinct(400), ["late"]])
 def test_what_is_too_late_does_not_run(encoder, scheduler, busy, texts):
     with pytest.raises(DeadlineError, match=r"no vector within 0.2 s"):
         asyncio.run(scheduler.aencode(texts, timeout=0.2))
@@ -133,14 +139,17 @@ def test_what_is_too_late_does_not_run(encoder, scheduler, busy, texts):
 
 def test_a_turn_that_comes_too_late_is_skipped(encoder, scheduler, busy, monkeypatch):
     """Nobody waits for this future, so that the device finds out."""
-    first, late = plain(scheduler, LARGE), plain(scheduler, ["z"] * 400, timeout=500)
+    first, late = (
+        plain(scheduler, distinct()),
+        plain(scheduler, [f"z{i}" for i in range(400)], timeout=500),
+    )
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 1000)
     encoder.free()
     first.result(60)
     with pytest.raises(DeadlineError):
         late.result(60)
-    assert not any("z" in batch for batch in encoder.batches)
+    assert not any(text[0] == "z" for batch in encoder.batches for text in batch)
 
 
 def test_steps_of_the_tokenizer_are_joined(encoder, monkeypatch):

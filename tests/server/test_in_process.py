@@ -113,7 +113,7 @@ def test_a_text_of_full_length_may_always_wait(make, encoder):
         calls = [Call(app, "/embed", {"inputs": "a"})]
         await started(encoder)
         while service.scheduler.waiting_tokens <= encoder.max_length:
-            calls.append(Call(app, "/embed", {"inputs": "river " * 30}))
+            calls.append(Call(app, "/embed", {"inputs": f"{len(calls)} " + "river " * 30}))
             await asyncio.sleep(0.01)
         status, _ = await Call(app, "/embed", {"inputs": "a"}).answer()
         encoder.free.set()
@@ -392,3 +392,31 @@ def test_the_scheduler_takes_token_ids(encoder):
                          ([[1], "a"], "expected a list")]:  # fmt: skip
             with pytest.raises(InvalidTextError, match=why):
                 scheduler.encode(bad)
+
+
+def test_what_the_cache_has_is_answered_without_a_run(bundle, tmp_path):
+    with HeldEncoder.load(bundle, threads=1, cache=tmp_path / "vectors.cache") as encoder:
+        app = create_app(Models([NamedEncoder("tiny", encoder, None, 0)], "tiny"), ServerConfig())
+        registry = app.state.registry
+        assert registry.warm.wait(60)
+        expected = encoder.encode(["a", "b"])
+
+        async def main():
+            encoder.free.clear()
+            status, answer = await Call(app, "/embed", {"inputs": ["b", "a", "b"]}).answer()
+            assert status == 200
+            np.testing.assert_allclose(answer, expected[[1, 0, 1]], rtol=1e-6)
+            encoder.free.set()
+            encoder.fails = True  # which only a run shows
+            assert (await Call(app, "/ready").answer())[0] == 503
+            assert (await Call(app, "/embed", {"inputs": "b"}).answer())[0] == 200
+            assert (await Call(app, "/embed", {"inputs": "c"}).answer())[0] == 424
+
+        run(main())
+        text = registry.metrics.text().decode()
+        assert 'mirror_rt_cache_texts_total{model="tiny",result="hit"} 4.0' in text
+        assert 'mirror_rt_cache_texts_total{model="tiny",result="miss"} 4.0' in text
+        registry.stop()
+        registry._warming.join()
+        for service in registry.services.values():
+            service.scheduler.close()

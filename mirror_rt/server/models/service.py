@@ -83,6 +83,8 @@ class ModelService:
         self.config = config
         self._metrics = metrics
         self._recent = recent
+        if (cache := self.encoder.pipeline.cache) is not None:
+            cache.on_find = metrics.count_cached
         self.scheduler = Scheduler(
             self.encoder,
             token_budget=config.token_budget,
@@ -159,9 +161,11 @@ class ModelService:
         began = time.monotonic()
         self.encoder.warmup(batch_size=max(1, self.config.token_budget // 64))
         self.encoder.encode("ready", show_progress_bar=False)
+        pipeline = self.encoder.pipeline
+        rows = pipeline.tokenize(_USUAL_TEXTS, pipeline.plan()).tokens
         usual = time.monotonic()
-        encoded = self.encoder.encode_with_info(_USUAL_TEXTS, show_progress_bar=False)
-        tokens = encoded.token_counts.tolist()
+        pipeline.run(pipeline.pad(rows))  # all of them, though they are equal
+        tokens = rows.lengths.tolist()
         seconds = time.monotonic() - usual
         self.scheduler.intake.queue.learn(
             BatchReport(tokens, sum(tokens), [], seconds, failed=False), time.monotonic()

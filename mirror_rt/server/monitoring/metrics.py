@@ -56,6 +56,12 @@ class Metrics:
             "padding": self._of_model("batch_padding_ratio", "Share of padding in a run", _SHARES),
             "run": self._of_model("execution_seconds", "Time of a run of the model", _SECONDS),
         }
+        self._cached = Counter(
+            "mirror_rt_cache_texts_total",
+            "Texts whose vectors the cache had, or had not",
+            ["model", "result"],
+            registry=self.registry,
+        )
         self._waiting = self._gauge("waiting_tokens", "Tokens that wait", "livesum", "model")
         self._loaded = self._gauge(
             "model_loaded", "Processes that have the model in memory", "livesum", "model"
@@ -82,7 +88,8 @@ class Metrics:
             for status in ("ok", "failed")
         }
         gauges = self._waiting.labels(name), self._loaded.labels(name)
-        return ModelMetrics(by_status["ok"], by_status["failed"], *gauges)
+        cached = [self._cached.labels(name, result) for result in ("hit", "miss")]
+        return ModelMetrics(by_status["ok"], by_status["failed"], *gauges, cached)
 
     @property
     def open_requests(self) -> int:
@@ -112,10 +119,16 @@ class ModelMetrics:
 
     def __init__(
         self, ok: dict[str, Histogram], failed: dict[str, Histogram], waiting_tokens: Gauge,
-        loaded: Gauge,
+        loaded: Gauge, cached: list[Counter],
     ) -> None:  # fmt: skip
         self._ok, self._failed = ok, failed
         self.waiting_tokens, self.loaded = waiting_tokens, loaded
+        self._cached = cached
+
+    def count_cached(self, *counts: int) -> None:
+        """Count the texts that the cache had, and those that it had not."""
+        for counter, n in zip(self._cached, counts, strict=True):
+            counter.inc(n)
 
     def observe(self, report: BatchReport) -> None:
         """Count a run."""

@@ -8,7 +8,7 @@ from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.inference.pooled_model import PooledModel
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.tokens.padding import RaggedTokens
-from mirror_rt.tokens.tokenization import TokenizedTexts
+from mirror_rt.tokens.tokenization import TokenizedTexts, find_invalid
 
 
 class CharacterTokenizer:
@@ -21,6 +21,9 @@ class CharacterTokenizer:
 
     def short_ids(self, text, prompt):
         """Nothing takes the short way: `threads` has those that tokenise."""
+
+    def find_invalid(self, inputs):
+        return find_invalid(inputs)
 
     def __call__(self, texts, *, prompt=""):
         self.threads.add(threading.current_thread())
