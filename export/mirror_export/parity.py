@@ -43,11 +43,11 @@ GATES: dict[Precision, Gate] = {
     "int8": Gate(mean_cosine=0.99, min_cosine=0.97),
 }
 # A correlation is the cosine of two lists of logits, each without its mean: an order and distances
-# between scores are all that a cross-encoder is asked for. So the limits are those of cosines.
+# between scores are all that a cross-encoder is asked for. So the limits are those of mean cosines.
 SCORE_GATES: dict[Precision, Gate] = {
     "fp32": Gate(max_difference=1e-4),
     "fp16": Gate(correlation=0.9999),
-    "bf16": Gate(correlation=0.999),
+    "bf16": Gate(correlation=0.9999),
     "int8": Gate(correlation=0.99),
 }
 

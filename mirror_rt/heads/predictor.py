@@ -17,6 +17,7 @@ from mirror_rt.heads.task_heads import Heads, Predictions, TaskHead
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.keywords import with_visible_options
 from mirror_rt.pipeline.options import OnError, OnTooLong
+from mirror_rt.tokens.pairs import why_no_pair
 from mirror_rt.tokens.tokenization import why_invalid
 
 _NO_VECTOR = "it is too long, leaves no token, or the model gives it no finite vector"
@@ -154,9 +155,7 @@ def score_predictions(
 def _why_unusable(item: Any, *, pairs: bool) -> str | None:
     if not pairs:
         return why_invalid(item)
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        return f"expected a pair of texts, got {item!r:.60}"
-    return next((reason for text in item if (reason := why_invalid(text))), None)
+    return why_no_pair(item) or next((why for text in item if (why := why_invalid(text))), None)
 
 
 def _raise_unusable(reasons: list[str | None]) -> None:

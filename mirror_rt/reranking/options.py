@@ -9,8 +9,9 @@ from mirror_rt.bundle.score_layers import ScoreActivation
 from mirror_rt.errors import ConfigError
 from mirror_rt.tokens.pairs import Truncation
 
-__all__ = ["OnPairError", "PredictKeywords", "PredictOptions", "ScoreActivation", "Truncation"]
+__all__ = ["PredictKeywords", "PredictOptions", "ScoreActivation", "Truncation"]
 
+OnPairTooLong = Literal["truncate", "error"]
 OnPairError = Literal["raise", "nan"]
 
 
@@ -20,7 +21,7 @@ class PredictKeywords(TypedDict, total=False):
     batch_size: int
     activation: ScoreActivation | None
     truncation: Truncation
-    on_too_long: Literal["truncate", "error"]
+    on_too_long: OnPairTooLong
     errors: OnPairError
 
 
@@ -47,14 +48,14 @@ class PredictOptions:
     batch_size: int = 32
     activation: ScoreActivation | None = None
     truncation: Truncation = "longest_first"
-    on_too_long: Literal["truncate", "error"] = "truncate"
+    on_too_long: OnPairTooLong = "truncate"
     errors: OnPairError = "raise"
 
     def __post_init__(self) -> None:
         choices = {
             "activation": (None, *get_args(ScoreActivation)),
             "truncation": get_args(Truncation),
-            "on_too_long": ("truncate", "error"),
+            "on_too_long": get_args(OnPairTooLong),
             "errors": get_args(OnPairError),
         }
         for name, allowed in choices.items():

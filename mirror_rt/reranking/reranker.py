@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ from mirror_rt.pipeline.inputs import as_list
 from mirror_rt.pipeline.options import EncodeKeywords, EncodePlan
 from mirror_rt.pipeline.pipeline import Pipeline, Vectors
 from mirror_rt.reranking.options import (
-    OnPairError,
     PredictKeywords,
     PredictOptions,
     ScoreActivation,
@@ -116,25 +115,19 @@ class Reranker(LoadedBundle):
         """Most tokens of a pair, special tokens included."""
         return self.pipeline.tokenizer.max_length
 
-    def predict(  # noqa: D417  # the others have their descriptions in one place
+    def predict(
         self,
         pairs: Iterable[Any],
         *,
-        batch_size: int = 32,
-        activation: ScoreActivation | None = None,
-        truncation: Truncation = "longest_first",
-        on_too_long: Any = "truncate",
-        errors: OnPairError = "raise",
         show_progress_bar: bool | None = None,
-        **unknown: Never,
+        **options: Unpack[PredictKeywords],
     ) -> Scores:
         """Score pairs of texts.
 
         Args:
             pairs: pairs `(query, document)`, tuples or lists of two strings.
             show_progress_bar: None shows one if the logger `mirror_rt` is at level INFO.
-
-        The other arguments are the fields of `PredictOptions`, which explains them.
+            **options: the fields of `PredictOptions`.
 
         Returns:
             float32 [n], a score for each pair; of a model with C > 1 labels [n, C].
@@ -145,12 +138,7 @@ class Reranker(LoadedBundle):
                 pair is too long and `on_too_long` is `"error"`.
             ConfigError: an option has an unusable value.
         """
-        refuse_unknown("predict", unknown, PredictKeywords.__annotations__)
-        options = PredictOptions(
-            batch_size=batch_size, activation=activation, truncation=truncation,
-            on_too_long=on_too_long, errors=errors,
-        )  # fmt: skip
-        return self._predict(pairs, options, show_progress_bar)
+        return self._predict(pairs, _options("predict", options), show_progress_bar)
 
     def _predict(
         self,

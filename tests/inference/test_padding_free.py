@@ -1,12 +1,13 @@
 """Padding-free graphs through the sessions that run them, on a CPU that stands in for a card."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 
 from mirror_export import ExportConfig, export_bundle
-from mirror_rt import ConfigError, Encoder, Manifest
+from mirror_rt import ConfigError, Encoder, Manifest, Reranker
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import CPU, CUDA
 from mirror_rt.tokens.joining import join_tokens
@@ -86,3 +87,21 @@ def test_a_graph_that_counts_tokens_on_the_card_is_not_captured(folder, manifest
     alone = dataclasses.replace(manifest, variants={"fp32-cuda": earlier})
     with pytest.raises(ConfigError, match=r"has no fp32 graph to capture: .* waits for the card"):
         load(folder, alone, cuda_graphs=True)
+
+
+def test_pairs_keep_their_types(tiny_cross_encoder, tmp_path, monkeypatch):
+    options = {"precisions": ("fp32",), "targets": ("cpu", "cuda")}
+    export_bundle(ExportConfig(str(tiny_cross_encoder("bert")), tmp_path / "bundle", **options))
+    graph = tmp_path / "bundle" / "onnx" / "model_packed.onnx"
+    write_packed_for_cpu(graph, graph.with_name("for_cpu.onnx"))
+    pairs = [*itertools.pairwise(TEXTS)][:12]
+    expected = Reranker.load(tmp_path / "bundle", variant="fp32").predict(pairs)
+    monkeypatch.setattr("mirror_rt.inference.devices._ON_CARDS", {CPU, CUDA})
+    read = Manifest.read(tmp_path / "bundle", "mirror_rt cross-encoder")
+    packed = dataclasses.replace(
+        read.variant("fp32-cuda"), target="cpu", file="onnx/for_cpu.onnx", weights=None
+    )
+    manifest = dataclasses.replace(read, variants={"fp32-cuda": packed})
+    load = LoadOptions(variant="fp32-cuda", providers="cpu", verify=False)
+    found = Reranker(tmp_path / "bundle", manifest, load).predict(pairs)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
