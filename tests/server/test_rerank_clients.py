@@ -8,7 +8,7 @@ import asyncio
 import httpx
 import numpy as np
 import pytest
-from huggingface_hub import InferenceClient
+from huggingface_hub import InferenceClient, constants
 
 from mirror_rt import Reranker
 from paths import ROOT
@@ -129,7 +129,8 @@ def test_jina(url, ranking):
     assert found["usage"]["total_tokens"] > len(TEXTS)
 
 
-def test_hugging_face(url, ranking):
+def test_hugging_face(url, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # this is no hub
     client = InferenceClient(url, token=KEY)
     (label,) = client.text_classification(QUERY, top_k=1)
     assert 0 < label.score < 1
