@@ -36,6 +36,7 @@ fetches() {
   fetch alone build/helm helm_sdkpy helm-sdkpy
   fetch alone build/helm kserve cloudcoil cloudcoil-models-keda cloudcoil-models-prometheus-operator \
     kserve six
+  fetch alone build/cohere cohere cohere==5.21.1 fastavro langchain-cohere langchain-community
   fetch alone build/fastembed fastembed fastembed==0.9.1 loguru mmh3 py_rust_stemmers
   fetch alone build/cuda-tools nvidia nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
 }

@@ -36,13 +36,13 @@ class Pair(NamedTuple):
 
     Attributes:
         query: the first text.
-        document: the second text.
+        document: the second text; None for a text alone, as classifiers of texts take it.
         truncation: `longest_first` cuts the longer one until both are of one length, and then both,
             as transformers does; `only_second` keeps the whole query.
     """
 
     query: str
-    document: str
+    document: str | None
     truncation: Truncation = "longest_first"
 
 
@@ -91,7 +91,7 @@ class PairTokenizer(TextTokenizer):
         found = {i: reason for i, item in enumerate(inputs) if (reason := _why_invalid(item))}
         kept = [
             (i, pair.query) for i, pair in enumerate(inputs)
-            if i not in found and pair.truncation == "only_second"
+            if i not in found and pair.truncation == "only_second" and pair.document is not None
         ]  # fmt: skip
         lengths = self._lengths(list(dict.fromkeys(query for _, query in kept)))
         for i, query in kept:
@@ -111,7 +111,9 @@ class PairTokenizer(TextTokenizer):
 
         As of a text, the first 64 characters per token of the limit are tokenised of each.
         """
-        each = list(dict.fromkeys(text for pair in texts for text in pair[:2]))
+        each = list(
+            dict.fromkeys(text for pair in texts for text in pair[:2] if pair[1] is not None)
+        )
         encodings, clipped = self._clipped(each, special=False)
         tokens = RaggedTokens.from_lists([encoding.ids for encoding in encodings])
         own = {
@@ -122,7 +124,14 @@ class PairTokenizer(TextTokenizer):
         }
         parts: list[Ids] = [np.empty(0, np.int32)]
         offsets, truncated = np.zeros(len(texts) + 1, np.int64), []
+        alone = self._alone([pair[0] for pair in texts if pair[1] is None])
         for row, pair in enumerate(texts):
+            if pair[1] is None:
+                ids, cut = alone[pair[0]]
+                parts.append(ids)
+                offsets[row + 1] = len(ids)
+                truncated.append(cut)
+                continue
             (query, m, query_cut), (document, n, document_cut) = own[pair[0]], own[pair[1]]
             of_query, of_document = _kept(m, n, self._room, pair.truncation)
             long = m + n > self._room
@@ -139,6 +148,17 @@ class PairTokenizer(TextTokenizer):
             offsets[row + 1] = sum(map(len, parts[-5:]))
         np.cumsum(offsets, out=offsets)
         return TokenizedTexts(RaggedTokens(np.concatenate(parts), offsets), truncated)
+
+    def _alone(self, texts: list[str]) -> dict[str, tuple[Ids, bool]]:
+        """Tokenise texts without a document: text -> its ids, and whether it was cut."""
+        found = (
+            super().__call__(texts) if texts else TokenizedTexts(RaggedTokens.from_lists([]), [])
+        )
+        spans = found.tokens.spans()
+        return {
+            text: (found.tokens.ids[begin:end], cut)
+            for text, (begin, end), cut in zip(texts, spans, found.truncated, strict=True)
+        }
 
     def _lengths(self, texts: list[str]) -> dict[str, int]:
         encodings = self._clipped(texts, special=False)[0] if texts else []
@@ -174,6 +194,8 @@ def _why_invalid(item: Any) -> str | None:
     if not isinstance(item, Pair):
         return why_no_pair(item) or "expected a Pair"
     for name, text in zip(("query", "document"), item, strict=False):
+        if text is None and name == "document":
+            continue
         if reason := why_invalid(text):
             return f"the {name}: {reason}"
     return None

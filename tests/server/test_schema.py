@@ -15,8 +15,10 @@ EXAMPLES = os.environ.get("MIRROR_RT_SCHEMA_EXAMPLES", "10")
 
 
 @pytest.fixture(scope="module")
-def server(bundle):
-    server = ServerProcess(bundle, "--model-name", "tiny")
+def server(bundle, tiny_reranker):
+    reranker = tiny_reranker("bert")
+    server = ServerProcess(bundle, reranker, "--model-alias", f"tiny={bundle}",
+                           "--model-alias", f"ranks={reranker}")  # fmt: skip
     server.wait_until_ready()
     yield server
     assert server.stop() == 0
@@ -37,5 +39,5 @@ def test_every_answer_is_in_the_document(server, tmp_path):
     ]  # fmt: skip
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Tested: 21" in done.stdout, done.stdout  # operations
+    assert "Tested: 25" in done.stdout, done.stdout  # operations
     assert server.get("/ready")[0] == 200

@@ -87,6 +87,12 @@ def inference_shape(problem: Problem) -> bytes:
     return orjson.dumps({"error": problem.message})
 
 
+def rerank_shape(problem: Problem) -> bytes:
+    """Return an error object as JSON in which Cohere's clients and Jina's find their message."""
+    message = problem.message
+    return orjson.dumps({"message": message, "detail": message, "code": problem.code})
+
+
 def problem_of(error: BaseException, max_length: int = 0) -> Problem | None:
     """Return what an error means to the client; None for an unforeseen error.
 

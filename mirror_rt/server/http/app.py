@@ -17,7 +17,7 @@ from starlette.routing import Route
 from mirror_rt.server.admission.api_keys import ApiKeys
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
-from mirror_rt.server.http import open_inference, openai, pages, tei
+from mirror_rt.server.http import open_inference, openai, pages, rerank, tei
 from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.http.openapi import openapi_document
 from mirror_rt.server.http.request_gate import Endpoint, Gate, Handler, shape_of
@@ -32,6 +32,10 @@ _POSTS: list[tuple[str, Handler]] = [
     ("/similarity", tei.similarity),
     ("/tokenize", tei.tokenize),
     ("/decode", tei.decode),
+    ("/rerank", rerank.rerank),
+    ("/predict", rerank.predict),
+    ("/v1/rerank", rerank.jina),
+    ("/v2/rerank", rerank.cohere),
     ("/v2/models/{name}/infer", open_inference.infer),
     ("/", tei.root),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from mirror_rt.pipeline.options import EncodeKeywords
@@ -69,37 +69,50 @@ def items_of(
     inputs: Inputs | list[str], name: str, service: ModelService, exchange: Exchange
 ) -> Items:
     """Return the items in the field `name` of a request, and count them for the log."""
-    items = _checked(inputs, name, service.config.max_items, service.encoder.max_length)
+    items = _checked(inputs, name, service.config.max_items, service.facts.max_length)
     exchange.texts = len(items)
     return items
 
 
 def _checked(inputs: Inputs | list[str], name: str, most: int, max_length: int) -> Items:
     if isinstance(inputs, str):
-        _check_texts([inputs], name)
+        check_texts([inputs], name)
         return [inputs]
     if not inputs:
-        raise Problem(400, f"{name}: it is empty", "empty", name)
+        raise _empty(name)
     # The number of items is checked first, because everything below looks at each of them.
     if type(inputs[0]) is int:
         _check_ids([cast("list[int]", inputs)], name, max_length)
-    elif len(inputs) > most:
-        raise Problem(413, f"{name}: {len(inputs)} items, and at most {most} are accepted",
-                      "too_large", name)  # fmt: skip
+    else:
+        check_number(inputs, name, most)
     kinds = {type(item) for item in inputs}
     if len(kinds) > 1:
         raise Problem(422, f"{name}: expected texts, or token ids, not both", "invalid_value", name)
     if kinds == {int}:
         return [cast("list[int]", inputs)]
     if kinds == {str}:
-        _check_texts(cast("list[str]", inputs), name)
+        check_texts(cast("list[str]", inputs), name)
     else:
         _check_ids(cast("list[list[int]]", inputs), name, max_length)
     return cast("Items", inputs)
 
 
-def _check_texts(texts: list[str], name: str) -> None:
-    for i, text in enumerate(texts):
+def check_number(items: Sequence[object], name: str, most: int) -> None:
+    """Raise Problem 400 for no items, 413 for more than `most`."""
+    if not items:
+        raise _empty(name)
+    if len(items) > most:
+        raise Problem(413, f"{name}: {len(items)} items, and at most {most} are accepted",
+                      "too_large", name)  # fmt: skip
+
+
+def _empty(name: str) -> Problem:
+    return Problem(400, f"{name}: it is empty", "empty", name)
+
+
+def check_texts(texts: Sequence[str], name: str, first: int = 0) -> None:
+    """Raise Problem 400 for a text without a word; `first` is the number of the first one."""
+    for i, text in enumerate(texts, first):
         if not text or text.isspace():
             what = "is empty" if not text else "is only white space"
             raise Problem(400, f"{name}: item {i} {what}", "empty", name)

@@ -11,17 +11,19 @@ import msgspec
 
 from mirror_rt import __version__
 from mirror_rt.server.http import openapi_answers as answers
-from mirror_rt.server.http import schemas
+from mirror_rt.server.http import rerank_schemas, schemas
 
 # The server's address in the curl samples, which the page at /docs replaces by its own.
 ADDRESS = "http://localhost:8080"
 _OPENAI, _TEI, _WATCH = "OpenAI", "text-embeddings-inference", "Operation"
-_OIP = "Open Inference Protocol"
+_OIP, _RERANK = "Open Inference Protocol", "Rerankers"
 _TAGS = {
     _OPENAI: "The protocol of OpenAI's clients: set their base URL to this server's `/v1`.",
     _TEI: "The protocol of Hugging Face's server of that name, and of its clients.",
     _OIP: "The protocol of KServe, Triton and their clients, version 2; `text` is its input, "
     "`embedding` its output.",
+    _RERANK: "The protocols of Cohere's and Jina's rerankers; text-embeddings-inference's are "
+    "/rerank and /predict.",
     _WATCH: "Probes, load and metrics of the server.",
 }
 _INTRODUCTION = """
@@ -89,6 +91,8 @@ class _Operation:
 
 _POST = (400, 401, 404, 408, 413, 415, 422, 424, 429, 503)
 _TEXT = "A cat sleeps."
+_QUESTION = {"query": "Which animal sleeps?", "texts": ["Stocks fell.", _TEXT]}
+_DOCUMENTS = {"query": _QUESTION["query"], "documents": _QUESTION["texts"]}
 _OPERATIONS = (
     _Operation(
         _OPENAI, "/v1/embeddings", "A vector for each text",
@@ -112,7 +116,7 @@ _OPERATIONS = (
     _Operation(
         _TEI, "/", "The same as /embed or /similarity",
         "Answers as /similarity where `inputs` is an object, and else as /embed: Hugging Face's "
-        "client asks here.",
+        "client asks here. Where the default model is a reranker, as /rerank or /predict.",
         answers.VECTORS_OR_COSINES, request=schemas.EmbedRequest, statuses=_POST,
         or_request=schemas.SimilarityRequest,
         body={"inputs": [_TEXT], "dimensions": 4},
@@ -142,6 +146,29 @@ _OPERATIONS = (
         body={"ids": [101, 7592, 2088, 102]},
     ),
     _Operation(
+        _TEI, "/rerank", "Texts in the order of a query",
+        "Scores each text with the query by a cross-encoder with one output.",
+        answers.RANKS, request=rerank_schemas.RerankRequest, statuses=_POST, body=_QUESTION,
+    ),
+    _Operation(
+        _TEI, "/predict", "The labels of texts or pairs",
+        "Gives each text, or pair of texts, the labels of a cross-encoder and their scores.",
+        answers.LABELS, request=rerank_schemas.PredictRequest, statuses=_POST,
+        body={"inputs": [_TEXT, "An animal rests."]},
+    ),
+    _Operation(
+        _RERANK, "/v1/rerank", "Documents in the order of a query",
+        "Takes the fields of Jina, and of the first version of Cohere. Long documents are cut.",
+        answers.JINA_RANKS, request=rerank_schemas.JinaRerankRequest, statuses=_POST,
+        body=_DOCUMENTS,
+    ),
+    _Operation(
+        _RERANK, "/v2/rerank", "Documents in the order of a query",
+        "Takes the fields of Cohere's second version. Long documents are cut.",
+        answers.COHERE_RANKS, request=rerank_schemas.CohereRerankRequest, statuses=_POST,
+        body=_DOCUMENTS,
+    ),
+    _Operation(
         _TEI, "/info", "A model and its limits", "Says what is served, and what is accepted.",
         answers.INFO, statuses=(401, 404, 422),
         parameters=(_query("model", "The name of a model; without it the default model."),
@@ -157,7 +184,7 @@ _OPERATIONS = (
               "parameters": {"dimensions": 4}},
     ),
     _Operation(_OIP, "/v2/models/{name}", "The tensors of a model", "Describes input and output.",
-               answers.TENSORS, statuses=(401, 404), parameters=(_NAME,)),
+               answers.TENSORS, statuses=(401, 404, 422), parameters=(_NAME,)),
     _Operation(_OIP, "/v2/models/{name}/ready", "Is a model ready?", "Has just run every model.",
                answers.MODEL_READY, statuses=(401, 404, 503), parameters=(_NAME,)),
     _Operation(_OIP, "/v2", "The server", "Names the extensions of the protocol.", answers.SERVER),
@@ -203,7 +230,9 @@ def openapi_document() -> dict[str, Any]:
 
 
 def _operation(method: str, one: _Operation) -> dict[str, Any]:
-    name = {_OPENAI: "OpenAIError", _OIP: "InferenceError"}.get(one.tag, "Error")
+    name = {_OPENAI: "OpenAIError", _OIP: "InferenceError", _RERANK: "RerankError"}.get(
+        one.tag, "Error"
+    )
     problem = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
     responses: dict[str, Any] = {
         "200": {

@@ -75,6 +75,48 @@ VECTORS_OR_COSINES = {
     "anyOf": [VECTORS, COSINES],
     "examples": VECTORS["examples"],
 }
+_SCORE = _a("number", "From 0 to 1, or by `raw_scores` the output of the model.")
+_PLACE_OF_TEXT = _a("integer", "The place of the text in the request, from 0.")
+RANKS = _list_of(
+    _object_of("One text; with `return_text` also its `text`.", index=_PLACE_OF_TEXT, score=_SCORE),
+    "The texts, the best first.",
+    examples=[[{"index": 1, "score": 0.9862}, {"index": 0, "score": 0.0179}]],
+)
+_LABELS = _list_of(
+    _object_of("One label.", label=_a("string", "Its name."), score=_SCORE),
+    "The labels of one input, the best first.",
+)
+LABELS = {
+    "description": "The labels of a text or a pair; of a list of them, a list for each.",
+    "anyOf": [_LABELS, _list_of(_LABELS, "A list for each input, in their order.")],
+    "examples": [[{"label": "entailment", "score": 0.9862}]],
+}
+_RESULTS = _list_of(
+    _object_of("One document.", index=_PLACE_OF_TEXT, relevance_score=_a("number", "0 to 1.")),
+    "The documents, the best first; under /v1/ each has its text in `document`.",
+)
+_RESULT = {"index": 1, "relevance_score": 0.9862}
+_META = {"api_version": {"version": "2"}, "billed_units": {"search_units": 1},
+         "tokens": {"input_tokens": 24}}  # fmt: skip
+COHERE_RANKS = _object_of(
+    "The documents by their scores.",
+    {"results": [_RESULT], "id": "5a3f0c", "meta": _META},
+    results=_RESULTS,
+    id=_a("string", "The name of the request in the log."),
+    meta=_a("object", "The version of the protocol, and what was computed."),
+)
+JINA_RANKS = COHERE_RANKS | {
+    "examples": [
+        {
+            "results": [_RESULT | {"document": {"text": "A kitten naps."}}],
+            "id": "5a3f0c",
+            "meta": _META | {"api_version": {"version": "1"}},
+            "model": NAME,
+            "object": "list",
+            "usage": {"prompt_tokens": 24, "total_tokens": 24},
+        }
+    ]
+}
 TEXTS = _list_of({"type": "string"}, "A text for each list.", examples=[["hello world"]])
 _PLACE = ["integer", "null"]
 TOKENS = _list_of(
@@ -187,6 +229,17 @@ ERRORS = {
             param=_a(["string", "null"], "The field that is wrong."),
             code=_a(["string", "null"], "A word for programs."),
         ),
+    ),
+    "RerankError": _object_of(
+        "An error, in which clients of Cohere and of Jina find their message.",
+        {
+            "message": "documents: item 0 is empty",
+            "detail": "documents: item 0 is empty",
+            "code": "empty",
+        },
+        message=_a("string", "One line for people."),
+        detail=_a("string", "The same line."),
+        code=_a(["string", "null"], "A word for programs."),
     ),
     "InferenceError": _object_of(
         "An error, as the Open Inference Protocol has it.",

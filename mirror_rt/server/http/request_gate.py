@@ -18,6 +18,7 @@ from mirror_rt.server.admission.problems import (
     malformed,
     openai_shape,
     problem_of,
+    rerank_shape,
     tei_shape,
 )
 from mirror_rt.server.http.exchange import Answer, Exchange, HungUp, until_hang_up
@@ -42,6 +43,8 @@ _EXCHANGE = "mirror_rt.exchange"
 
 def shape_of(path: str) -> ProblemShape:
     """Return the shape in which the clients of a path expect errors."""
+    if path in ("/v1/rerank", "/v2/rerank"):
+        return rerank_shape
     if path.startswith("/v2"):
         return inference_shape
     return openai_shape if path.startswith("/v1/") else tei_shape

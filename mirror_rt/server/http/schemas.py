@@ -86,14 +86,14 @@ class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
     on_too_long: TooLong = None
 
 
-class _OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
+class OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
     """The fields that go beyond text-embeddings-inference."""
 
     model: ModelName = None
     lang: Language = None
 
 
-class EmbedAllRequest(_OfModel, kw_only=True):
+class EmbedAllRequest(OfModel, kw_only=True):
     """A request for a vector of each token."""
 
     inputs: Inputs
@@ -127,14 +127,14 @@ class SimilarityParameters(Struct, forbid_unknown_fields=True):
     prompt_name: PromptName = None
 
 
-class SimilarityRequest(_OfModel, kw_only=True):
+class SimilarityRequest(OfModel, kw_only=True):
     """A request for the cosines of a text with others."""
 
     inputs: SimilarityInputs
     parameters: SimilarityParameters | UnsetType | None = UNSET
 
 
-class TokenizeRequest(_OfModel, kw_only=True):
+class TokenizeRequest(OfModel, kw_only=True):
     """A request for the tokens of texts."""
 
     inputs: Annotated[str | list[str], Meta(description="A text, or a list of texts.")]
@@ -144,7 +144,7 @@ class TokenizeRequest(_OfModel, kw_only=True):
     prompt_name: PromptName = None
 
 
-class DecodeRequest(_OfModel, kw_only=True):
+class DecodeRequest(OfModel, kw_only=True):
     """A request for the texts of token ids."""
 
     ids: Annotated[

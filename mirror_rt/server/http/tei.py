@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 from urllib.parse import parse_qsl
 
 import orjson
@@ -23,6 +23,7 @@ from mirror_rt.server.http.inputs import (
     truncated_header,
     vectors_answer,
 )
+from mirror_rt.server.http.rerank import predict, rerank
 from mirror_rt.server.http.schemas import (
     DecodeRequest,
     EmbedAllRequest,
@@ -33,6 +34,7 @@ from mirror_rt.server.http.schemas import (
     TokenizeRequest,
 )
 from mirror_rt.server.models.registry import Registry
+from mirror_rt.server.models.service import ModelFacts
 from mirror_rt.vectors.quantization import Embeddings
 from mirror_rt.vectors.search import cosine_similarity
 
@@ -50,10 +52,17 @@ _HELD = 6 << 20
 
 # In a text the quotes would be escaped, so this finds a key.
 _INPUTS = re.compile(rb'"inputs"\s*:\s*(.)')
+_QUERY = re.compile(rb'"query"\s*:')
 
 
 async def root(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """Answer POST / as /embed, or as /similarity where `inputs` is an object."""
+    """Answer POST / as the default model can: /embed, or /similarity where `inputs` is an object.
+
+    A reranker answers as /rerank where there is a `query`, and else as /predict.
+    """
+    if registry.models.default.reranks:
+        score = rerank if _QUERY.search(body) else predict
+        return await score(registry, exchange, body)
     found = _INPUTS.search(body)
     answer = similarity if found is not None and found[1] == b"{" else embed
     return await answer(registry, exchange, body)
@@ -134,14 +143,15 @@ async def decode(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
 async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     """Answer GET /info: a model (`?model=`, `?lang=`; the default one without) and its limits."""
     asked = dict(parse_qsl(exchange.scope["query_string"].decode("latin-1")))
-    model, config = registry.models.find(asked.get("model"), asked.get("lang")), registry.config
+    config = registry.config
+    model = registry.models.find(asked.get("model"), asked.get("lang"), reranks=None)
     facts = registry.facts[model]
     values = {
         "model_id": model.name,
         "served_model_name": model.name,
         "model_sha": None,
         "model_dtype": facts.precision,
-        "model_type": {"embedding": {"pooling": facts.pooling}},
+        "model_type": _type_of(facts),
         "max_concurrent_requests": config.max_waiting_texts,
         "max_input_length": facts.max_length,
         "max_batch_tokens": config.token_budget,
@@ -159,6 +169,15 @@ async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
         "models": list(registry.models.by_name),
     }
     return Answer(orjson.dumps(values))
+
+
+def _type_of(facts: ModelFacts) -> dict[str, Any]:
+    if not facts.labels:
+        return {"embedding": {"pooling": facts.pooling}}
+    numbered = dict(enumerate(facts.labels))
+    ids = {"id2label": {str(i): label for i, label in numbered.items()},
+           "label2id": {label: i for i, label in numbered.items()}}  # fmt: skip
+    return {"reranker" if len(numbered) == 1 else "classifier": ids}
 
 
 def _options(registry: Registry, request: EmbedAllRequest | SimilarityParameters) -> EncodeKeywords:

@@ -78,7 +78,7 @@ class Registry:
         return {model.name: loaded[model] for model in models if model in loaded}
 
     async def service(
-        self, exchange: Exchange, model: str | None, lang: str | None
+        self, exchange: Exchange, model: str | None, lang: str | None, *, reranks: bool = False
     ) -> ModelService:
         """Return the service that a request asks for, and keep its model until the answer is sent.
 
@@ -86,7 +86,7 @@ class Registry:
         """
         until = None
         while True:
-            found = self.models.find(model, lang)
+            found = self.models.find(model, lang, reranks=reranks)
             exchange.model = found.name
             self.check_warm()
             now = time.monotonic()

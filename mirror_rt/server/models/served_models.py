@@ -12,6 +12,7 @@ from mirror_rt.bundle.resolve import FileStates
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.languages.tags import find_language, language_key, need_language
+from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.server.admission.problems import Problem
 
 if TYPE_CHECKING:
@@ -28,17 +29,19 @@ class NamedEncoder:
         language: its language tag; None if it declares none.
         created: when it was first there, in seconds since the epoch.
         load: loads the encoder.
+        reranks: whether it is a `Reranker`, which gives scores of pairs in place of vectors.
         bytes: about how much memory it takes then.
     """
 
     name: str
-    encoder: Encoder | None
+    encoder: Encoder | Reranker | None
     language: str | None
     created: int = field(default_factory=lambda: int(time.time()))
-    load: Callable[[], Encoder] | None = None
+    load: Callable[[], Encoder | Reranker] | None = None
     bytes: int = 0
+    reranks: bool = False
 
-    def open(self) -> Encoder:
+    def open(self) -> Encoder | Reranker:
         """Return the encoder; load it if it is not loaded."""
         if self.encoder is not None:
             return self.encoder
@@ -146,11 +149,28 @@ class Catalog:
             self.by_name |= one.by_name
             self.names |= one.names
 
-    def find(self, model: str | None, lang: str | None) -> NamedEncoder:
-        """Return the model that a request asks for; of a language alone, the first that has it."""
+    def find(
+        self, model: str | None, lang: str | None, *, reranks: bool | None = False
+    ) -> NamedEncoder:
+        """Return the model that a request asks for; without a name the first of its kind.
+
+        `reranks` says whether it has to be a reranker (None: it may be one); Problem 422 if it is
+        of the other kind.
+        """
+        found = self._find(model, lang, reranks=reranks)
+        if reranks is not None and found.reranks != reranks:
+            is_one, asks = "gives vectors, no scores", "/embed, /v1/embeddings"
+            if found.reranks:
+                is_one, asks = "is a reranker, and gives no vectors", "/rerank, /predict"
+            why = f"{found.name} {is_one}: ask {asks} ..., or name another model"
+            raise Problem(422, why, "wrong_model", "model")
+        return found
+
+    def _find(self, model: str | None, lang: str | None, *, reranks: bool | None) -> NamedEncoder:
         if model is None:
-            speaking = [one for one in self.sources if one.speaks(lang)]
-            return (speaking or self.sources)[0].find(None, lang)
+            kind = [one for one in self.sources if reranks in (None, one.default.reranks)]
+            speaking = [one for one in kind if one.speaks(lang)]
+            return (speaking or kind or self.sources)[0].find(None, lang)
         for one in self.sources:
             if model in one.names:
                 return one.find(model, lang)

@@ -10,19 +10,21 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import renumbered
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.pipeline import Vectors
+from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.scheduling import BatchReport, RequestTimes, Scheduler, Turns
 from mirror_rt.scheduling.requests import Request
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.models.served_models import NamedEncoder
 from mirror_rt.server.monitoring.metrics import ModelMetrics
 from mirror_rt.server.monitoring.recent import Recent
-from mirror_rt.tokens.windows import cut_ranges
+from mirror_rt.tokens.pairs import Pair
+from mirror_rt.tokens.windows import cut_ranges, text_windows
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -55,15 +57,19 @@ class ModelFacts:
     pooling: str
     space: str | None
     prompts: list[str]
+    labels: tuple[str, ...]  # of the scores; none if it gives vectors
 
     @classmethod
-    def of(cls, encoder: Encoder) -> ModelFacts:
-        """Return the facts of a loaded encoder."""
-        manifest = encoder.manifest
-        provider = encoder.providers[0].removesuffix("ExecutionProvider")
-        return cls(provider, encoder.provider_reason, encoder.variant.precision, encoder.dimension,
-                   encoder.max_length, manifest.pooling, manifest.space,
-                   list(encoder.prompts.by_name))  # fmt: skip
+    def of(cls, loaded: Encoder | Reranker) -> ModelFacts:
+        """Return the facts of a loaded model."""
+        manifest = loaded.manifest
+        provider = loaded.providers[0].removesuffix("ExecutionProvider")
+        return cls(
+            provider, loaded.provider_reason, loaded.variant.precision,
+            loaded.pipeline.model.dimension, loaded.max_length, manifest.pooling, manifest.space,
+            [] if isinstance(loaded, Reranker) else list(loaded.prompts.by_name),
+            loaded.labels if isinstance(loaded, Reranker) else (),
+        )  # fmt: skip
 
 
 class ModelService:
@@ -77,8 +83,8 @@ class ModelService:
         turns: Turns,
     ) -> None:  # fmt: skip
         self.model = model
-        self.encoder = model.open()
-        self.facts = ModelFacts.of(self.encoder)
+        self.loaded = model.open()
+        self.facts = ModelFacts.of(self.loaded)
         self.warm = False
         self.config = config
         self._metrics = metrics
@@ -86,7 +92,7 @@ class ModelService:
         if (cache := self.encoder.pipeline.cache) is not None:
             cache.on_find = metrics.count_cached
         self.scheduler = Scheduler(
-            self.encoder,
+            self.loaded,
             token_budget=config.token_budget,
             max_waiting_texts=config.max_waiting_texts,
             max_waiting_tokens=sys.maxsize,  # `max_wait` limits them
@@ -95,6 +101,11 @@ class ModelService:
             turns=turns,
         )
         metrics.loaded.inc()
+
+    @property
+    def encoder(self) -> Encoder:
+        """Return the encoder of a model that gives vectors."""
+        return cast(Encoder, self.loaded)
 
     async def token_vectors(
         self, items: Items, timeout: float, options: EncodeKeywords, times: RequestTimes | None
@@ -143,14 +154,14 @@ class ModelService:
     @property
     def most_characters(self) -> int:
         """Return the most characters of a text for `tokens`: more than the longest input has."""
-        length = self.encoder.max_length
+        length = self.facts.max_length
         return min(self.encoder.pipeline.tokenizer.clip_characters, max(_LONG_TEXT, 16 * length))
 
     async def probe(self, timeout: float) -> None:
         """Run the model once, however much is waiting; raise the error if it fails."""
         intake = self.scheduler.intake
         with intake.guard():
-            request = intake.begin("ready", timeout, {}, None, exempt=True)
+            request = intake.begin(self._items(["ready"]), timeout, {}, None, exempt=True)
         await intake.result(request)
 
     def warm_up(self) -> None:
@@ -159,10 +170,10 @@ class ModelService:
         A MirrorError says that the model does not run, or gives a vector that is not finite.
         """
         began = time.monotonic()
-        self.encoder.warmup(batch_size=max(1, self.config.token_budget // 64))
-        self.encoder.encode("ready", show_progress_bar=False)
-        pipeline = self.encoder.pipeline
-        rows = pipeline.tokenize(_USUAL_TEXTS, pipeline.plan()).tokens
+        self.loaded.warmup(batch_size=max(1, self.config.token_budget // 64))
+        pipeline = self.loaded.pipeline
+        pipeline.encode(text_windows(self._items(["ready"]), invalid={}), pipeline.plan())
+        rows = pipeline.tokenize(self._items(_USUAL_TEXTS), pipeline.plan()).tokens
         usual = time.monotonic()
         pipeline.run(pipeline.pad(rows))  # all of them, though they are equal
         tokens = rows.lengths.tolist()
@@ -176,9 +187,13 @@ class ModelService:
     def close(self) -> None:
         """Run what is waiting, within the server's timeout, end the threads and free the model."""
         self.scheduler.close(timeout=self.config.timeout)
-        self.encoder.close()
+        self.loaded.close()
         self._metrics.loaded.dec()
         self._metrics.waiting_tokens.set(0)
+
+    def _items(self, texts: list[str]) -> list[Any]:
+        """Return texts as the model takes them."""
+        return [Pair(text, text) for text in texts] if self.model.reranks else texts
 
     @contextlib.contextmanager
     def _admitted(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.manifest import Layout, Manifest, declared_format
 from mirror_rt.bundle.onnx_files import digest_of, read_manifest
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.bundle.resolve import FileStates, file_states
@@ -18,6 +18,7 @@ from mirror_rt.encoding.model_cache import memory_of
 from mirror_rt.errors import BundleError, ConfigError, Setting
 from mirror_rt.io.atomic import sha256
 from mirror_rt.languages.tags import language_key, need_language
+from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.models.served_models import Catalog, Models, NamedEncoder
 
@@ -172,21 +173,30 @@ def _model(
 ) -> NamedEncoder:
     """Load a bundle under a name; with a limit of memory, only see how it can be loaded."""
     if config.memory_limit is None:
-        encoder = _load(folder, config)
-        return NamedEncoder(name, encoder, language or encoder.manifest.language)
-    manifest = read_manifest(folder, pooling=config.load.pooling)
+        loaded = _load(folder, config)
+        language = language or loaded.manifest.language
+        return NamedEncoder(name, loaded, language, reranks=isinstance(loaded, Reranker))
+    reranks = _reranks(folder)
+    read = partial(read_manifest, pooling=config.load.pooling)
+    manifest = Manifest.read(folder, None) if reranks else read(folder)
     load = partial(_load, folder, config, digest_of(folder))
     size = memory_of(folder, manifest, config.load.stored_variant)
-    return NamedEncoder(name, None, language or manifest.language, load=load, bytes=size)
+    language = language or manifest.language
+    return NamedEncoder(name, None, language, load=load, bytes=size, reranks=reranks)
 
 
-def _load(folder: Path, config: ServerConfig, digest: str | None = None) -> Encoder:
+def _reranks(folder: Path) -> bool:
+    return declared_format(folder) == "mirror_rt cross-encoder"
+
+
+def _load(folder: Path, config: ServerConfig, digest: str | None = None) -> Encoder | Reranker:
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder: expected a bundle or a pack")
     if digest is not None and digest_of(folder) != digest:
         raise BundleError(f"{folder} was replaced, and is not loaded again yet")
     began = time.monotonic()
     local = replace(config.load, revision=None, offline=False)  # the folder is local already
-    encoder = Encoder.load(folder, **local.keywords())
+    load = Reranker.load if _reranks(folder) else Encoder.load
+    loaded: Encoder | Reranker = load(folder, **local.keywords())
     logger.info("loaded %s in %.1f s", folder.name, time.monotonic() - began)
-    return encoder
+    return loaded

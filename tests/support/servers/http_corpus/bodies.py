@@ -245,3 +245,13 @@ def json_bodies() -> Iterator[Case]:
         (b'{"inputs": ' + b"[" * 10_000, 422), (b'{"inputs": "a", "x": 1}', 422),
     ]:  # fmt: skip
         yield served(f"9.3 after the body {body[:24]!r}", post(body=body), status)
+    for path, name in [(b"/rerank", b"texts"), (b"/v1/rerank", b"documents"),
+                       (b"/v2/rerank", b"documents"), (b"/predict", b"inputs")]:  # fmt: skip
+        for body, status in [
+            (b"", 400), (b"[]", 422), (b'{"%s": "\xff"}' % name, 400), (b'{"%s": 1}' % name, 422),
+            (rb'{"query": "\ud800", "%s": ["a"]}' % name, 400),
+            (b'{"%s": ' % name + b"[" * 10_000, 422),
+            (b'{"query": "a", "%s": ["a", "b"]}' % name, 422),  # the model gives vectors
+        ]:  # fmt: skip
+            section = f"9.3 {path.decode()} after the body {body[:24]!r}"
+            yield served(section, post(body=body, path=path), status)

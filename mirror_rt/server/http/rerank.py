@@ -1,0 +1,231 @@
+"""Speak the protocols of rerankers: text-embeddings-inference's, Jina's and Cohere's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from mirror_rt.pipeline.results import EncodedTexts
+from mirror_rt.reranking.score_head import ACTIVATIONS
+from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.http.decoding import BodyDecoder
+from mirror_rt.server.http.exchange import Answer, Exchange
+from mirror_rt.server.http.inputs import ROWS, check_number, check_texts, truncated_header
+from mirror_rt.server.http.rerank_schemas import (
+    CohereRerankRequest,
+    Document,
+    JinaRerankRequest,
+    PredictParameters,
+    PredictRequest,
+    RerankRequest,
+    ScoreRequest,
+)
+from mirror_rt.server.models.registry import Registry
+from mirror_rt.server.models.service import ModelService
+from mirror_rt.tokens.pairs import Pair
+
+_rerank = BodyDecoder(RerankRequest, "texts", list[str])
+_jina = BodyDecoder(JinaRerankRequest, "documents", list[str | Document])
+_cohere = BodyDecoder(CohereRerankRequest, "documents", list[str])
+_predict = BodyDecoder(PredictRequest, "inputs", list[str | list[str]])
+# Bytes of a result without its text, in memory.
+_RESULT = 256
+
+Scores = npt.NDArray[np.float64]
+
+
+async def rerank(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """Answer POST /rerank: the texts by their scores, the best first."""
+    request = await _rerank(body, registry.config)
+    service = await registry.service(exchange, request.model, request.lang, reranks=True)
+    encoded = await _scored(
+        service, exchange, request.query, request.texts, "texts", _cut(service, request)
+    )
+    scores = _scores(encoded, raw=request.raw_scores)[:, 0]
+
+    def result(i: int) -> dict[str, Any]:
+        found = {"index": i, "score": scores[i]}
+        return found | ({"text": request.texts[i]} if request.return_text else {})
+
+    return _answer(b"[", scores, None, result, b"]", encoded)
+
+
+async def jina(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """Answer POST /v1/rerank, with the fields that Jina and Cohere have there."""
+    request = await _jina(body, registry.config)
+    service = await registry.service(exchange, request.model, request.lang, reranks=True)
+    texts = [one if isinstance(one, str) else one.text for one in request.documents]
+    encoded = await _scored(service, exchange, request.query, texts, "documents", "truncate")
+    scores = _scores(encoded)[:, 0]
+
+    def result(i: int) -> dict[str, Any]:
+        found = {"index": i, "relevance_score": scores[i]}
+        return found | ({"document": {"text": texts[i]}} if request.return_documents else {})
+
+    usage = dict.fromkeys(("prompt_tokens", "total_tokens"), exchange.tokens)
+    head = {"model": service.model.name, "object": "list", "usage": usage}
+    tail = _cohere_tail(exchange, "1") | head
+    return _answer(*_framed(tail, scores, request.top_n, result, encoded))
+
+
+async def cohere(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """Answer POST /v2/rerank, as Cohere does."""
+    request = await _cohere(body, registry.config)
+    service = await registry.service(exchange, request.model, None, reranks=True)
+    texts = request.documents
+    check_number(texts, "documents", service.config.max_items)
+    if request.max_tokens_per_doc is not None:
+        texts = await _shortened(service, exchange, texts, request.max_tokens_per_doc)
+    encoded = await _scored(service, exchange, request.query, texts, "documents", "truncate")
+    scores = _scores(encoded)[:, 0]
+
+    def result(i: int) -> dict[str, Any]:
+        return {"index": i, "relevance_score": scores[i]}
+
+    tail = _cohere_tail(exchange, "2")
+    return _answer(*_framed(tail, scores, request.top_n, result, encoded))
+
+
+async def predict(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """Answer POST /predict: the labels of texts or pairs, and their scores, the best first."""
+    request = await _predict(body, registry.config)
+    service = await registry.service(exchange, request.model, request.lang, reranks=True)
+    given: Any = request.inputs
+    if several := any(isinstance(one, list) for one in given):
+        check_number(given, "inputs", service.config.max_items)
+    items = _items(given if several else [given])
+    encoded = await _run(service, exchange, items, _cut(service, request))
+    parameters = request.parameters or PredictParameters()
+    applied = "none" if request.raw_scores else parameters.function_to_apply
+    scores = _scores(encoded, raw=applied == "none", function=applied)
+    labels = service.facts.labels
+
+    def result(i: int) -> list[dict[str, Any]]:
+        order = np.argsort(-scores[i], kind="stable")[: parameters.top_k].tolist()
+        return [{"label": labels[j], "score": scores[i, j]} for j in order]
+
+    # Hugging Face's client, which sends parameters, expects a list for each text.
+    if several or request.parameters is not None:
+        return _answer(b"[", None, None, result, b"]", encoded)
+    return Answer(orjson.dumps(result(0), option=_NUMPY), headers=truncated_header(encoded))
+
+
+async def _scored(
+    service: ModelService, exchange: Exchange, query: str, texts: Sequence[str], name: str, cut: str
+) -> EncodedTexts:
+    """Check the texts in the field `name`, and score each with the query."""
+    if len(service.facts.labels) != 1:
+        raise Problem(422, f"{service.model.name} gives several scores, which have no order: ask "
+                      "/predict", "wrong_model", "model")  # fmt: skip
+    check_number(texts, name, service.config.max_items)
+    check_texts([query], "query")
+    check_texts(texts, name)
+    return await _run(service, exchange, [Pair(query, text) for text in texts], cut)
+
+
+async def _run(
+    service: ModelService, exchange: Exchange, items: list[Pair], cut: str
+) -> EncodedTexts:
+    exchange.texts = len(items)
+    timeout = exchange.timeout(service.config.timeout)
+    encoded = await service.scheduler.aencode_with_info(
+        cast(Any, items), timeout=timeout, times=exchange.times, on_too_long=cast(Any, cut)
+    )
+    exchange.tokens = sum(encoded.token_counts.tolist())
+    return encoded
+
+
+def _items(inputs: Sequence[str | list[str]]) -> list[Pair]:
+    items = []
+    for i, given in enumerate(inputs):
+        texts = [given] if isinstance(given, str) else given
+        if not 1 <= len(texts) <= 2:
+            why = f"inputs: item {i} has {len(texts)} texts, expected one or two"
+            raise Problem(422, why, "invalid_value", "inputs")
+        check_texts(texts, "inputs", i)
+        items.append(Pair(texts[0], texts[1] if len(texts) > 1 else None))
+    return items
+
+
+async def _shortened(
+    service: ModelService, exchange: Exchange, texts: Sequence[str], most: int
+) -> list[str]:
+    """Cut texts to their first tokens, in the thread of the tokenizer."""
+    tokenizer = service.loaded.pipeline.tokenizer
+
+    def work(chosen: Sequence[str]) -> list[str]:
+        kept = []
+        for text in chosen:
+            text = text[: tokenizer.clip_characters]
+            if len(text) > most:  # a token has a character at least
+                pieces = tokenizer.pieces(text, special_tokens=False)
+                text = text[: pieces[most - 1].stop] if len(pieces) > most else text
+            kept.append(text)
+        return kept
+
+    check_texts(texts, "documents")
+    timeout = exchange.timeout(service.config.timeout)
+    return [text async for part in service.tokens(texts, timeout, work) for text in part]
+
+
+def _cut(service: ModelService, request: ScoreRequest) -> str:
+    """Return what becomes of pairs that are too long: they are cut, or refused."""
+    choice = service.config.on_too_long
+    cut = choice != "error" if request.truncate is None else request.truncate
+    if cut and request.truncation_direction in ("Left", "left"):
+        raise Problem(422, "truncation_direction: pairs are cut at the ends of their texts (Right)",
+                      "invalid_value", "truncation_direction")  # fmt: skip
+    return "truncate" if cut else "error"
+
+
+_NUMPY = orjson.OPT_SERIALIZE_NUMPY
+
+
+def _scores(encoded: EncodedTexts, *, raw: bool = False, function: str | None = None) -> Scores:
+    """Return the scores of logits [n, C]: probabilities, or the logits themselves."""
+    logits = encoded.embeddings.astype(np.float64)
+    if raw:
+        return logits
+    default = "sigmoid" if logits.shape[1] == 1 else "softmax"
+    return ACTIVATIONS[function or default](logits)
+
+
+def _cohere_tail(exchange: Exchange, version: str) -> dict[str, Any]:
+    units = {"search_units": 1}
+    meta = {"api_version": {"version": version}, "billed_units": units,
+            "tokens": {"input_tokens": exchange.tokens}}  # fmt: skip
+    return {"id": exchange.request_id, "meta": meta}
+
+
+def _framed(
+    tail: dict[str, Any], scores: Scores, most: int | None, result: Callable[[int], Any],
+    encoded: EncodedTexts,
+) -> tuple[bytes, Scores, int | None, Callable[[int], Any], bytes, EncodedTexts]:  # fmt: skip
+    end = b"]," + orjson.dumps(tail)[1:]
+    return b'{"results":[', scores, most, result, end, encoded
+
+
+def _answer(
+    head: bytes, scores: Scores | None, most: int | None, result: Callable[[int], Any], tail: bytes,
+    encoded: EncodedTexts,
+) -> Answer:  # fmt: skip
+    """Write the results of the best pairs, or of all in their order, in pieces if they are many."""
+    n = len(encoded.embeddings)
+    order = list(range(n)) if scores is None else np.argsort(-scores, kind="stable").tolist()
+    order = order[:most]
+
+    def pieces() -> Iterator[bytes]:
+        yield head
+        for start in range(0, len(order), ROWS):
+            rows = [result(i) for i in order[start : start + ROWS]]
+            yield (b"," if start else b"") + orjson.dumps(rows, option=_NUMPY)[1:-1]
+        yield tail
+
+    headers = truncated_header(encoded)
+    if len(order) <= ROWS:
+        return Answer(b"".join(pieces()), headers=headers)
+    return Answer(pieces(), headers=headers, held=_RESULT * len(order))
