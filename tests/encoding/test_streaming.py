@@ -232,9 +232,8 @@ def test_the_event_loop_goes_on(slow_encoder):
                 ticks += 1
 
         ticking = asyncio.create_task(tick())
-        vectors = await slow_encoder.aencode(
-            [f"{i} the old town " * 9 for i in range(10)], batch_size=1
-        )
+        texts = ["the old town " * i + "old the town " * (9 - i) for i in range(10)]
+        vectors = await slow_encoder.aencode(texts, batch_size=1)
         ticking.cancel()
         return vectors, ticks
 
