@@ -223,17 +223,19 @@ def test_clean_environment_has_no_training_stack(clean):
 
 
 def test_clean_environment_knows_what_the_wheel_contains(clean):
-    """Of others: a list in the metadata (PEP 770), and a licence for what is not compiled in."""
+    """Of others: a list in the metadata (PEP 770), and their licences."""
     done = python(
         "import json\nfrom importlib.metadata import distribution\n"
         "wheel = distribution('mirror-rt')\n"
         "sbom = json.loads(wheel.read_text('sboms/sbom.cdx.json'))\n"
         "print(wheel.version == sbom['metadata']['component']['version'],"
         " *(one['name'] for one in sbom['components']), 'MIT License' in"
-        " wheel.read_text('licenses/mirror_rt/server/http/scalar.LICENSE.txt'))",
+        " wheel.read_text('licenses/mirror_rt/server/http/scalar.LICENSE.txt'), 'Jakob' in"
+        " wheel.read_text('licenses/cmake/pybind11.LICENSE.txt'))",
         clean,
     )
-    assert done.stdout.split() == ["True", "pybind11", "@scalar/api-reference", "True"], done.stderr
+    named = ["pybind11", "@scalar/api-reference"]
+    assert done.stdout.split() == ["True", *named, "True", "True"], done.stderr
 
 
 def test_clean_environment_encodes(clean, bundle, tmp_path):

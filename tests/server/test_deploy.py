@@ -96,8 +96,8 @@ def test_the_secret_of_the_guides(guide, tmp_path):
 @pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.cuda"])
 def test_dockerfile(name):
     text = (DEPLOY / name).read_text()
-    assert re.search(r"^ARG PYTHON=\d+\.\d+\.\d+-slim-\w+$", text, re.MULTILINE)
-    assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"python:${PYTHON}"}
+    assert re.search(r"^ARG DEBIAN=\w+-slim$", text, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"debian:${DEBIAN}"}
     user = re.search(r"^USER (\d+):(\d+)$", text, re.MULTILINE)
     assert user is not None
     assert int(user[1]) > 0
@@ -117,16 +117,21 @@ def test_dockerfile(name):
 
 @pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.cuda"])
 def test_images_keep_pip(name):
-    """It fetches a ready model whose name is the source (mirror_rt/bundle/data_wheel.py)."""
-    removed = re.findall(r"pip uninstall (.*)", (DEPLOY / name).read_text())
-    assert not any("pip" in line.split() for line in removed)
+    """It fetches a ready model whose name is the source (mirror_rt/bundle/data_wheel.py).
+
+    Debian's pip has no certificates of its own, and does not even start without the system's.
+    """
+    text = (DEPLOY / name).read_text()
+    assert "pip uninstall" not in text
+    for stage in text.split("\nFROM ")[1:]:
+        assert re.search(r"apt-get install .* ca-certificates ", stage)
 
 
 @pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.cuda"])
 def test_images_have_the_updates_of_debian(name):
     """Of the stage that is shipped; that which only builds does not need them."""
     shipped = (DEPLOY / name).read_text().rpartition("\nFROM ")[2]
-    assert "apt-get update && apt-get upgrade --yes" in shipped
+    assert re.search(r"apt-get update \\\n +&& apt-get upgrade --yes \\\n", shipped)
 
 
 def test_the_cuda_image_has_the_tested_onnxruntime():

@@ -157,7 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise RefusalError(403, f"You don't have the rights to create a model under {name}")
         if name in self.hub.repositories:
             raise RefusalError(409, "You already created this model repo")
-        repository = Repository(private=wanted.get("visibility") == "private")
+        private = wanted.get("private") or wanted.get("visibility") == "private"  # old clients, new
+        repository = Repository(private=bool(private))
         repository.commit(
             "main", {".gitattributes": Blob(b"*.onnx filter=lfs\n", False)}, "initial"
         )
