@@ -6,8 +6,8 @@
 A run is BASE:LANGUAGE:PAIRS. BASE is `base`, the model of --base, or another model; PAIRS is
 `thesaurus`, the one that is installed for the language ($MIRROR_RT_THESAURI), of which one pair in
 20 and 50 at least are held out, `words`, its 10,000 most frequent words, or a table of pairs. The
-recipe is `synonyms` without its budget. FILE keeps each run, and those that it has are not
-repeated. After every so many steps it gets
+recipe is `word-plus` for words and `synonyms` for pairs, without a budget. FILE keeps each run, and
+those that it has are not repeated. After every so many steps it gets
 
 - rho: Spearman's correlation on DATA/multisimlex/LANGUAGE.tsv,
 - mrr: the mean reciprocal rank of the held-out synonyms among the 2,500 most frequent words,
@@ -109,7 +109,8 @@ class Measures:
 def follow(model, language, source, seed, arguments):
     """Tune, and return what was measured before the first step and after every so many."""
     data, held = pairs_of(language, source)
-    recipe = load_recipe("synonyms").replace(steps=arguments.steps)
+    name = "word-plus" if source == "words" else "synonyms"
+    recipe = load_recipe(name).replace(steps=arguments.steps)
     scored = read_scored_pairs(arguments.data / "multisimlex" / f"{language}.tsv")
     with joined_processes("cpu") as processes:
         base = load_pretrained(model, dropout=recipe.dropout)
@@ -143,20 +144,25 @@ def follow(model, language, source, seed, arguments):
 
 
 def plot(runs, path):
-    """Draw the score of each run against what its weights have moved."""
+    """Draw the score of each run against what its weights have moved: pairs, and words beside."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for name, run in runs.items():
-        x = [1e4 * row["movement"] for row in run["curve"]]
-        (line,) = axes.plot(x, [row["rho"] for row in run["curve"]], marker="o", markersize=3)
-        axes.annotate(name, (x[-1], run["curve"][-1]["rho"]), xytext=(5, -3),
-                      textcoords="offset points", color=line.get_color(), fontsize=8)  # fmt: skip
-    axes.set(xlabel="sum of the learning rates, 1e-4", ylabel="Spearman's rho")
-    axes.margins(x=0.2)
-    axes.set_xlim(left=0)
-    axes.grid(alpha=0.3)
+    words = {name: run for name, run in runs.items() if name.endswith(":words")}
+    pairs = {name: run for name, run in runs.items() if name not in words}
+    drawn = {title: found for title, found in (("pairs", pairs), ("words", words)) if found}
+    figure = Figure(figsize=(6.2 * len(drawn), 4.2), layout="constrained")
+    every = figure.subplots(1, len(drawn), sharey=True, squeeze=False)[0]
+    for axes, (title, found) in zip(every, drawn.items(), strict=True):
+        for name, run in found.items():
+            x = [1e4 * row["movement"] for row in run["curve"]]
+            (line,) = axes.plot(x, [row["rho"] for row in run["curve"]], marker="o", markersize=3)
+            axes.annotate(name.removesuffix(":words"), (x[-1], run["curve"][-1]["rho"]),
+                          xytext=(5, -3), textcoords="offset points", color=line.get_color(),
+                          fontsize=8)  # fmt: skip
+        axes.set(title=title, xlabel="sum of the learning rates, 1e-4", ylabel="Spearman's rho")
+        axes.margins(x=0.2)
+        axes.set_xlim(left=0)
+        axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
 
 
