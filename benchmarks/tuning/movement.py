@@ -6,10 +6,11 @@
 A run is BASE:LANGUAGE:PAIRS. BASE is `base`, the model of --base, or another model; PAIRS is
 `thesaurus`, the one that is installed for the language ($MIRROR_RT_THESAURI), of which one pair in
 20 and 50 at least are held out, `words`, its 10,000 most frequent words, or a table of pairs. The
-recipe is `synonyms` without its budget. FILE keeps each run, and those that it has are not
-repeated. After every so many steps it gets
+recipe is `word-plus` for words and `synonyms` for pairs, without a budget. FILE keeps each run, and
+those that it has are not repeated. After every so many steps it gets
 
-- rho: Spearman's correlation on DATA/multisimlex/LANGUAGE.tsv,
+- rho: Spearman's correlation on DATA/multisimlex/LANGUAGE.tsv; even and odd: on the pairs with such
+  ids, by which to choose and to test,
 - mrr: the mean reciprocal rank of the held-out synonyms among the 2,500 most frequent words,
 - kept: the share of each word's ten nearest, of the 1,000 most frequent words, that it has kept.
 """
@@ -31,6 +32,8 @@ from helpers import write_whole
 
 from mirror_rt.evaluation import read_scored_pairs
 from mirror_rt.evaluation.statistics import RankCorrelation
+from mirror_rt.io.text import read_table
+from mirror_train.compute.precision import resolve_precision
 from mirror_train.compute.processes import joined_processes
 from mirror_train.data.batches import Batches
 from mirror_train.data.strings import load_training_data, word_list
@@ -66,26 +69,33 @@ def pairs_of(language, source):
 class Measures:
     """What is measured of a model after some steps, beside what the base model had."""
 
-    def __init__(self, encoder, scored, frequent, held):
+    def __init__(self, encoder, scored, ids, frequent, held, precision):
         self.encoder, self.scored, self.held = encoder, scored, held
+        everything = np.ones(len(ids), dtype=bool)
+        self.halves = {"rho": everything, "even": ids % 2 == 0, "odd": ids % 2 == 1}
+        self.bf16 = precision == "bf16"
         self.frequent = frequent[:CANDIDATES]
         words = [*self.frequent, *scored.first, *scored.second, *(w for pair in held for w in pair)]
         self.rows = {word: row for row, word in enumerate(dict.fromkeys(words))}
         self.nearest = None
 
     def __call__(self):
-        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
             raw = self.encoder.encode([*self.rows], normalize_embeddings=False)
         z = np.asarray(raw, dtype=np.float32)
         z -= z[: len(self.frequent)].mean(axis=0)  # as a run's last act, `centre_again`
         z /= np.linalg.norm(z, axis=1, keepdims=True)
-        found = {"rho": self._rho(z), "kept": self._kept(z[:NEIGHBOURHOOD])}
+        found = self._rho(z) | {"kept": self._kept(z[:NEIGHBOURHOOD])}
         return found | ({"mrr": self._mrr(z)} if self.held else {})
 
     def _rho(self, z):
         first, second = self.scored.first, self.scored.second
-        cosines = [z[self.rows[a]] @ z[self.rows[b]] for a, b in zip(first, second, strict=True)]
-        return float(RankCorrelation(np.array(cosines), self.scored.scores)())
+        pairs = zip(first, second, strict=True)
+        cosines = np.array([z[self.rows[a]] @ z[self.rows[b]] for a, b in pairs])
+        return {
+            name: float(RankCorrelation(cosines[chosen], self.scored.scores[chosen])())
+            for name, chosen in self.halves.items()
+        }
 
     def _kept(self, z):
         cosines = z @ z.T
@@ -109,9 +119,13 @@ class Measures:
 def follow(model, language, source, seed, arguments):
     """Tune, and return what was measured before the first step and after every so many."""
     data, held = pairs_of(language, source)
-    recipe = load_recipe("synonyms").replace(steps=arguments.steps)
-    scored = read_scored_pairs(arguments.data / "multisimlex" / f"{language}.tsv")
+    name = "word-plus" if source == "words" else "synonyms"
+    recipe = load_recipe(name).replace(steps=arguments.steps)
+    path = arguments.data / "multisimlex" / f"{language}.tsv"
+    scored = read_scored_pairs(path)
+    ids = np.array([int(cell) for cell in read_table(path).column("pair_id")])
     with joined_processes("cpu") as processes:
+        precision = resolve_precision("auto", processes.device)
         base = load_pretrained(model, dropout=recipe.dropout)
         plain = TorchEncoder(base, head=Head([recipe.fixed_pooling]), device=processes.device)
         layer = fit_whitening(base, data, recipe, seed=seed, device=processes.device)
@@ -121,12 +135,11 @@ def follow(model, language, source, seed, arguments):
             processes=processes,
         )  # fmt: skip
         trainer = mirror_trainer(
-            base, batches, recipe, precision="bf16", processes=processes, layers=head.layers
+            base, batches, recipe, precision=precision, processes=processes, layers=head.layers
         )
         frequent = word_list(language).first
-        measure = Measures(
-            TorchEncoder(base, head=head, device=processes.device), scored, frequent, held
-        )
+        encoder = TorchEncoder(base, head=head, device=processes.device)
+        measure = Measures(encoder, scored, ids, frequent, held, precision)
         base.model.eval()
         vectors = np.asarray(plain.encode(frequent[:NEIGHBOURHOOD], normalize_embeddings=False))
         curve = [measure()]
@@ -143,20 +156,25 @@ def follow(model, language, source, seed, arguments):
 
 
 def plot(runs, path):
-    """Draw the score of each run against what its weights have moved."""
+    """Draw the score of each run against what its weights have moved: pairs, and words beside."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for name, run in runs.items():
-        x = [1e4 * row["movement"] for row in run["curve"]]
-        (line,) = axes.plot(x, [row["rho"] for row in run["curve"]], marker="o", markersize=3)
-        axes.annotate(name, (x[-1], run["curve"][-1]["rho"]), xytext=(5, -3),
-                      textcoords="offset points", color=line.get_color(), fontsize=8)  # fmt: skip
-    axes.set(xlabel="sum of the learning rates, 1e-4", ylabel="Spearman's rho")
-    axes.margins(x=0.2)
-    axes.set_xlim(left=0)
-    axes.grid(alpha=0.3)
+    words = {name: run for name, run in runs.items() if name.endswith(":words")}
+    pairs = {name: run for name, run in runs.items() if name not in words}
+    drawn = {title: found for title, found in (("pairs", pairs), ("words", words)) if found}
+    figure = Figure(figsize=(6.2 * len(drawn), 4.2), layout="constrained")
+    every = figure.subplots(1, len(drawn), sharey=True, squeeze=False)[0]
+    for axes, (title, found) in zip(every, drawn.items(), strict=True):
+        for name, run in found.items():
+            x = [1e4 * row["movement"] for row in run["curve"]]
+            (line,) = axes.plot(x, [row["rho"] for row in run["curve"]], marker="o", markersize=3)
+            axes.annotate(name.removesuffix(":words"), (x[-1], run["curve"][-1]["rho"]),
+                          xytext=(5, -3), textcoords="offset points", color=line.get_color(),
+                          fontsize=8)  # fmt: skip
+        axes.set(title=title, xlabel="sum of the learning rates, 1e-4", ylabel="Spearman's rho")
+        axes.margins(x=0.2)
+        axes.set_xlim(left=0)
+        axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
 
 
