@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 from torch.nn import functional
 
-from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.manifest import Layout, Manifest, PoolingMode
 from mirror_rt.errors import OutputExistsError
 from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.io.atomic import check_free, new_folder, sha256
@@ -24,7 +24,7 @@ from mirror_train.data.labelled_examples import Examples
 from mirror_train.model.cross_encoder import TorchCrossEncoder
 from mirror_train.model.model_checks import weight_files
 from mirror_train.model.pooling_head import Head
-from mirror_train.model.pretrained import load_pretrained
+from mirror_train.model.pretrained import Pretrained, load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.pairs.cross_encoder import (
     data_hash,
@@ -75,7 +75,8 @@ def tune_trans_encoder(pairs: Examples, config: TransEncoderConfig) -> TransEnco
         encoder = _to_encoder(pairs, config, cycle, cross_encoder.out)
         cycles.append(TransEncoderReport(cross_encoder, encoder))
         teacher = str(encoder.out)
-    best = TransEncoderReport(*(max(found, key=_rho) for found in zip(*cycles, strict=True)))
+    # Without a choice, the last.
+    best = TransEncoderReport(*(max(found[::-1], key=_rho) for found in zip(*cycles, strict=True)))
     with new_folder(config.out, overwrite=config.overwrite) as folder:
         for name, report in zip((CROSS_ENCODER, ENCODER), best, strict=True):
             shutil.copytree(report.out, folder / name)
@@ -101,9 +102,8 @@ def _to_cross_encoder(
     """Train the cross-encoder of a cycle on the cosines of an encoder."""
     settings = _settings(config, cycle, CROSS_ENCODER, config.recipe.cross, model)
     base = load_pretrained(model, **config.load_options(model))
-    pooling = config.recipe.pooling
-    head = None if pooling == "auto" else Head([pooling])
-    teacher = ",".join(base.weights_sha256())
+    head = _head(base, config.recipe.pooling)
+    teacher = f"{','.join(base.weights_sha256())} with {head.pooling}"
     if (finished := _finished(settings, pairs, teacher)) is not None:
         return finished
     encoder = TorchEncoder(base, head=head, device=resolve_device(config.device))
@@ -128,8 +128,8 @@ def _to_encoder(
     assert pairs.second is not None
     rows = dataclasses.replace(pairs, targets=scorer.scores(pairs.first, pairs.second))
     with begun(settings, settings.precision) as run:
-        base, pooling = run.load(dropout=recipe.dropout), config.recipe.pooling
-        head = declared_or_mean(base) if pooling == "auto" else Head([pooling])
+        base = run.load(dropout=recipe.dropout)
+        head = _head(base, config.recipe.pooling)
         fields = dataclasses.asdict(recipe) | {"pooling": head.pooling}
         run.start(data_hash(pairs, teacher), fields)
         tokenizer = base.text_tokenizer(recipe.max_length)
@@ -144,14 +144,9 @@ def _settings(
     config: TransEncoderConfig, cycle: int, name: str, recipe: CrossEncoderRecipe, model: str
 ) -> CrossEncoderConfig:
     """Return the settings of the run that makes a model of a cycle."""
-    own: dict[str, Any] = {
-        field.name: getattr(config, field.name) for field in dataclasses.fields(config)
-    }
-    out = config.cycles / f"{cycle}-{name}"
-    revision = config.revision if model == config.model else None
-    return CrossEncoderConfig(
-        **own | {"recipe": recipe, "model": model, "out": out, "revision": revision}
-    )
+    own = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    own |= {"recipe": recipe, "model": model, "out": config.cycles / f"{cycle}-{name}"}
+    return CrossEncoderConfig(**own | config.load_options(model))
 
 
 def _finished(settings: CrossEncoderConfig, pairs: Examples, teacher: str) -> TuneReport | None:
@@ -166,6 +161,9 @@ def _finished(settings: CrossEncoderConfig, pairs: Examples, teacher: str) -> Tu
     return TuneReport(settings.out, manifest, TrainingStats())
 
 
-def _rho(report: TuneReport) -> tuple[float, str]:
-    """Return what a cycle's model is chosen by: its rho, or without one the number of the cycle."""
-    return (report.manifest.training or {}).get("spearman", 0.0), report.out.name
+def _rho(report: TuneReport) -> float:
+    return float((report.manifest.training or {}).get("spearman", 0))
+
+
+def _head(base: Pretrained, pooling: PoolingMode | Literal["auto"]) -> Head:
+    return declared_or_mean(base) if pooling == "auto" else Head([pooling])
