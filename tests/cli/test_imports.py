@@ -16,7 +16,7 @@ PUBLIC = [
     "HubError", "InvalidTextError", "LanguagePack", "Manifest", "MirrorError",
     "MissingDependencyError", "ModelError", "NonFiniteError", "OutputExistsError",
     "OverloadedError", "ParityError", "Predictor", "ProcessGroupError", "ProviderError",
-    "ReentrantCallError", "Scheduler", "SearchResult", "ServerError",
+    "ReentrantCallError", "Reranker", "Scheduler", "SearchResult", "ServerError",
     "UnknownOptionError", "__version__",
     "calibration_ranges", "quantize_embeddings", "search",
 ]  # fmt: skip
