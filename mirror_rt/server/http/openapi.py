@@ -81,7 +81,7 @@ class _Operation:
     answer: dict[str, Any]
     _: KW_ONLY
     request: type[msgspec.Struct] | None = None
-    or_request: type[msgspec.Struct] | None = None
+    or_requests: tuple[type[msgspec.Struct], ...] = ()
     body: dict[str, Any] | None = None  # an example of the request
     media: str = "application/json"
     octets: bool = False  # whether the answer may be bytes, too
@@ -117,8 +117,9 @@ _OPERATIONS = (
         _TEI, "/", "The same as /embed or /similarity",
         "Answers as /similarity where `inputs` is an object, and else as /embed: Hugging Face's "
         "client asks here. Where the default model is a reranker, as /rerank or /predict.",
-        answers.VECTORS_OR_COSINES, request=schemas.EmbedRequest, statuses=_POST,
-        or_request=schemas.SimilarityRequest,
+        answers.OF_ANY_MODEL, request=schemas.EmbedRequest, statuses=_POST,
+        or_requests=(schemas.SimilarityRequest, rerank_schemas.RerankRequest,
+                     rerank_schemas.PredictRequest),
         body={"inputs": [_TEXT], "dimensions": 4},
     ),
     _Operation(
@@ -254,7 +255,7 @@ def _operation(method: str, one: _Operation) -> dict[str, Any]:
         "x-codeSamples": [{"lang": "shell", "label": "curl", "source": _curl(one)}],
     }
     if one.request is not None:
-        kinds = [kind.__name__ for kind in (one.request, one.or_request) if kind is not None]
+        kinds = [kind.__name__ for kind in (one.request, *one.or_requests)]
         refs = [{"$ref": f"#/components/schemas/{name}"} for name in kinds]
         schema = refs[0] if len(refs) == 1 else {"anyOf": refs}
         content = {"application/json": {"schema": schema, "example": one.body}}

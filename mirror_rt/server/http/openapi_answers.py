@@ -70,11 +70,6 @@ TOKEN_VECTORS = _list_of(
 COSINES = _list_of(
     {"type": "number"}, "A cosine for each of the sentences.", examples=[[0.7135484, 0.009120454]]
 )
-VECTORS_OR_COSINES = {
-    "description": f"{VECTORS['description']} {COSINES['description']}",
-    "anyOf": [VECTORS, COSINES],
-    "examples": VECTORS["examples"],
-}
 _SCORE = _a("number", "From 0 to 1, or by `raw_scores` the output of the model.")
 _PLACE_OF_TEXT = _a("integer", "The place of the text in the request, from 0.")
 RANKS = _list_of(
@@ -90,6 +85,11 @@ LABELS = {
     "description": "The labels of a text or a pair; of a list of them, a list for each.",
     "anyOf": [_LABELS, _list_of(_LABELS, "A list for each input, in their order.")],
     "examples": [[{"label": "entailment", "score": 0.9862}]],
+}
+OF_ANY_MODEL = {
+    "description": "What the path that is meant would answer.",
+    "anyOf": [VECTORS, COSINES, RANKS, LABELS],
+    "examples": VECTORS["examples"],
 }
 _RESULTS = _list_of(
     _object_of("One document.", index=_PLACE_OF_TEXT, relevance_score=_a("number", "0 to 1.")),
