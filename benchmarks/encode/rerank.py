@@ -6,7 +6,8 @@ MODEL is a folder of transformers with a cross-encoder of one label, as `mirror-
 The script exports it to a bundle (fp32 and int8), and to the ONNX graph that sentence-transformers
 and fastembed take. This project runs in the Python that runs the script, which has the extras
 `train` and `export`; every peer in an environment of its own, of the packages in `ENVIRONMENTS`,
-which the script makes in --cache and keeps. All have the same weights, texts and processors.
+which the script makes in --cache and keeps: run it with --quick first, which makes them. All have
+the same weights, texts and processors.
 
 First all logits are compared with those of PyTorch; a contender in fp32 whose logits differ by more
 than .001 is left out, and so is one that cannot be installed or started. Then each gets the batch
@@ -98,34 +99,45 @@ def select_sets(data: Path, tokenizer: Path, count: int) -> list[tuple[str, list
     return [(queries[i], documents[i * DOCUMENTS : (i + 1) * DOCUMENTS]) for i in range(count)]
 
 
-def export_models(model: Path, cache: Path) -> tuple[Path, Path]:
-    """Export the bundle, and the graph of the peers; return both folders."""
+def folder_of(model: Path, cache: Path) -> Path:
+    """Return the folder of what is made of these weights."""
     digest = hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()[:12]
     folder = cache / f"rerank-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
-    bundle, onnx = folder / "bundle", folder / "onnx"
+    return folder
+
+
+def export_bundle(model: Path, folder: Path) -> Path:
+    """Export the bundle of this project once."""
+    bundle = folder / "bundle"
     if not bundle.is_dir():
         print("  exporting the bundle", flush=True)
         call([sys.executable, "-m", "mirror_rt.cli", "export", str(model), "--out", str(bundle),
-              "--precision", "fp32,int8", "--max-length", "512"])  # fmt: skip
-    if not onnx.is_dir():
-        print("  exporting the graph of the peers", flush=True)
-        code = (
-            "import sys; from sentence_transformers import CrossEncoder as C; "
-            "C(sys.argv[1], backend='onnx', device='cpu').save_pretrained(sys.argv[2])"
-        )
-        made = folder / "onnx.making"
-        call([str(python_of(cache, "st-onnx", ENVIRONMENTS)), "-c", code, str(model), str(made)],
-             cwd=cache, env=os.environ | OWN_PACKAGES | {"HF_HUB_OFFLINE": "1"})  # fmt: skip
-        # fastembed reads files and values that newer versions of transformers do not write.
-        tokenizer = json.loads((made / "tokenizer.json").read_text())
-        cut = {"direction": "Right", "max_length": 512, "strategy": "LongestFirst", "stride": 0}
-        change_json(made / "tokenizer.json", truncation=(tokenizer["truncation"] or {}) | cut)
-        change_json(made / "tokenizer_config.json", model_max_length=512, max_length=512)
-        tokens = {name: f"[{name[:3].upper()}]" for name in ("cls_token", "sep_token", "pad_token")}
-        change_json(made / "special_tokens_map.json", **tokens)
-        made.rename(onnx)
-    return bundle, onnx
+              "--precision", "fp32,int8"])  # fmt: skip
+    return bundle
+
+
+def export_graph(model: Path, folder: Path, cache: Path) -> Path:
+    """Export the graph of the peers once, with the tokenizer cut at 512 tokens."""
+    onnx, made = folder / "onnx", folder / "onnx.making"
+    if onnx.is_dir():
+        return onnx
+    print("  exporting the graph of the peers", flush=True)
+    code = (
+        "import sys; from sentence_transformers import CrossEncoder as C; "
+        "C(sys.argv[1], backend='onnx', device='cpu').save_pretrained(sys.argv[2])"
+    )
+    call([str(python_of(cache, "st-onnx", ENVIRONMENTS)), "-c", code, str(model), str(made)],
+         cwd=cache, env=os.environ | OWN_PACKAGES | {"HF_HUB_OFFLINE": "1"})  # fmt: skip
+    # fastembed reads files and values that newer versions of transformers do not write.
+    tokenizer = json.loads((made / "tokenizer.json").read_text())
+    cut = {"direction": "Right", "max_length": 512, "strategy": "LongestFirst", "stride": 0}
+    change_json(made / "tokenizer.json", truncation=(tokenizer["truncation"] or {}) | cut)
+    change_json(made / "tokenizer_config.json", model_max_length=512, max_length=512)
+    tokens = {name: f"[{name[:3].upper()}]" for name in ("cls_token", "sep_token", "pad_token")}
+    change_json(made / "special_tokens_map.json", **tokens)
+    made.rename(onnx)
+    return onnx
 
 
 class Rounds:
@@ -253,7 +265,7 @@ def arguments_of_command() -> argparse.Namespace:
     return args
 
 
-def start_peers(args: argparse.Namespace, run: Rounds, onnx: Path, *, held: bool) -> None:
+def start_peers(args: argparse.Namespace, run: Rounds, folder: Path, *, held: bool) -> None:
     for name, environment in PEERS.items():
         if args.only and name not in (REFERENCE, *args.only):
             continue
@@ -261,11 +273,13 @@ def start_peers(args: argparse.Namespace, run: Rounds, onnx: Path, *, held: bool
             run.left_out[name] = "onnxruntime cannot be held to AVX2"
             continue
         try:
-            python = python_of(args.cache, environment, ENVIRONMENTS)
+            python, model = python_of(args.cache, environment, ENVIRONMENTS), args.model
+            if name in ON_ONNXRUNTIME:
+                model = export_graph(args.model, folder, args.cache)
         except LeftOutError as error:
             run.left_out[name] = f"it cannot be installed: {error}"
             continue
-        run.start(name, python, onnx if name in ON_ONNXRUNTIME else args.model, args.threads)
+        run.start(name, python, model, args.threads)
 
 
 def main() -> None:
@@ -276,10 +290,11 @@ def main() -> None:
     confine(args.threads)
     if args.isa:
         os.environ.update(HELD)
-    bundle, onnx = export_models(args.model, args.cache)
+    folder = folder_of(args.model, args.cache)
+    bundle = export_bundle(args.model, folder)
     sets = select_sets(args.data, bundle / "tokenizer.json", args.rounds + 1)
     run = Rounds(sets)
-    start_peers(args, run, onnx, held=bool(args.isa) and kind != "AVX2")
+    start_peers(args, run, folder, held=bool(args.isa) and kind != "AVX2")
     for variant in ("fp32", "bf16", "int8") if wide and "BF16" in kind else ("fp32", "int8"):
         if not args.only or f"mirror-rt {variant}" in args.only:
             run.start(f"mirror-rt {variant}", sys.executable, bundle, args.threads)

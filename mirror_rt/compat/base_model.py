@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 from mirror_rt.compat.arguments import Device, device_options, refuse
@@ -123,6 +123,11 @@ class BaseModel:
         return library.AutoTokenizer.from_pretrained(
             self._loaded.folder, model_max_length=self.max_seq_length
         )
+
+    @property
+    def model_card_data(self) -> SimpleNamespace:
+        """What evaluators tell their figures; nothing is kept, since a bundle's card is a file."""
+        return SimpleNamespace(set_evaluation_metrics=lambda *_: None)
 
     @property
     def device(self) -> Device:
