@@ -19,6 +19,7 @@ from mirror_rt.pipeline.options import EncodePlan
 from mirror_rt.reranking.options import PredictKeywords, PredictOptions
 from mirror_rt.reranking.reranker import PairPipeline
 from mirror_rt.tokens.pairs import Pair, as_pair
+from mirror_rt.tokens.tokenization import why_invalid
 from mirror_rt.tokens.windows import WINDOW_TEXTS, TextWindow, text_windows
 
 logger = logging.getLogger("mirror_rt")
@@ -122,8 +123,11 @@ def pairs_with_blanks(
 
     def checked() -> Iterator[TextWindow]:
         for window in text_windows(map(prepared, pairs), invalid={}):
-            filled = map(_filled, window.texts)
-            yield window._replace(invalid=pipeline.tokenizer.find_invalid(list(filled)))
+            invalid = pipeline.tokenizer.find_invalid(list(map(_filled, window.texts)))
+            for i, pair in enumerate(window.texts):
+                if isinstance(pair, Pair) and pair.document is None:  # no text alone, here
+                    invalid[i] = f"the document: {why_invalid(None)}"
+            yield window._replace(invalid=invalid)
 
     return checked(), plan
 
@@ -132,8 +136,8 @@ def _filled(pair: Any) -> Any:
     """Return a pair with letters in place of blank texts; anything else as it is."""
     if not isinstance(pair, Pair):
         return pair
-    query, document = ("a" if _blank(text) else text for text in pair[:2])
-    return Pair(query, document, pair.truncation)
+    query, document, truncation = pair
+    return Pair("a" if _blank(query) else query, "a" if _blank(document) else document, truncation)
 
 
 def _blank(text: object) -> bool:
