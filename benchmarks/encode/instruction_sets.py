@@ -14,9 +14,11 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import onnxruntime
 from texts import select_texts
@@ -27,11 +29,18 @@ from mirror_rt.inference.native import runner
 TURN = 24
 
 
-def native(bundle: str, variant: str, isa: str) -> Encoder:
+def native(
+    bundle: str,
+    variant: str,
+    isa: str,
+    *,
+    threads: int = 1,
+    load: Callable[..., Any] = Encoder.load,
+) -> Any:
     """Load a bundle into the engine, held to an instruction set."""
     runner._core = SimpleNamespace(NativeEncoder=partial(_core.NativeEncoder, instruction_set=isa))
     try:
-        return Encoder.load(bundle, providers="native", variant=variant, threads=1)
+        return load(bundle, providers="native", variant=variant, threads=threads)
     finally:
         runner._core = _core
 

@@ -33,9 +33,9 @@ SETS = ("mixed", "short")
 class Worker:
     """A contender's process."""
 
-    def __init__(self, name, python, folder, threads, *first):
+    def __init__(self, name, python, folder, threads, *first, script=WORKER):
         self.name = name
-        line = [str(python), str(WORKER), name, str(folder), str(threads), *first]
+        line = [str(python), str(script), name, str(folder), str(threads), *first]
         variables = {
             "OMP_NUM_THREADS": str(threads),
             "RAYON_NUM_THREADS": str(threads),

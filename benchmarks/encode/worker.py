@@ -345,18 +345,18 @@ ORDERS = {
 }
 
 
-def main():
+def main(contenders=CONTENDERS, orders=ORDERS):
     name, folder, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
     # Libraries may print, so answers get a descriptor of their own.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    contender = CONTENDERS[name](folder, threads)
+    contender = contenders[name](folder, threads)
     if len(sys.argv) > 4:  # time to the first vector of a cold process
         contender.encode([sys.argv[4]], contender.batches[0])
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         order = json.loads(line)
-        print(json.dumps(ORDERS[order["do"]](contender, order)), file=answers, flush=True)
+        print(json.dumps(orders[order["do"]](contender, order)), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,8 +14,15 @@ import numpy as np
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.inference.load_options import LoadKeywords
 from mirror_rt.inference.providers import without_cards
+from mirror_rt.keywords import refuse_unknown
+from mirror_rt.pipeline.options import EncodePlan
+from mirror_rt.reranking.options import PredictKeywords, PredictOptions
+from mirror_rt.reranking.reranker import PairPipeline
+from mirror_rt.tokens.pairs import Pair, as_pair
+from mirror_rt.tokens.tokenization import why_invalid
 from mirror_rt.tokens.windows import WINDOW_TEXTS, TextWindow, text_windows
 
+logger = logging.getLogger("mirror_rt")
 _DEVICE = re.compile(r"cuda(?::(\d+))?")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -58,14 +66,25 @@ def refuse(owner: str, hints: Mapping[str, str], given: Mapping[str, Any]) -> No
             raise ConfigError(f"{owner} does not take {name}={given[name]!r} here: {hint}")
 
 
-def renamed(**names: str) -> Callable[[F], F]:
-    """Return a decorator that takes keywords by their old names, too; the new name goes first."""
+def renamed(*positional: str, **names: str | None) -> Callable[[F], F]:
+    """Return a decorator that takes keywords by their old names, too; the new name goes first.
+
+    What has no new name is dropped with a warning. `positional` are the keywords that further
+    positional arguments were, behind `self` and one more.
+    """
 
     def decorate(function: F) -> F:
         @wraps(function)
         def call(*args: Any, **options: Any) -> Any:
+            if positional and len(args) > 2:
+                options = dict(zip(positional, args[2:], strict=False)) | options
+                args = args[:2]
             for old in names.keys() & options.keys():
-                options.setdefault(names[old], options.pop(old))
+                value, new = options.pop(old), names[old]
+                if new is None:
+                    logger.warning("%s: the argument %s has no effect", function.__qualname__, old)
+                else:
+                    options.setdefault(new, value)
             return function(*args, **options)
 
         return cast(F, call)
@@ -78,6 +97,47 @@ def with_blanks(texts: Iterable[Any], size: int = WINDOW_TEXTS) -> Iterator[Text
     for window in text_windows(texts, size):
         refused = {i: reason for i, reason in window.invalid.items() if not _blank(window.texts[i])}
         yield window._replace(invalid=refused)
+
+
+def pairs_with_blanks(
+    pipeline: PairPipeline,
+    pairs: Iterable[Any],
+    batch_size: int,
+    given: Mapping[str, Any],
+    prompt: str = "",
+) -> tuple[Iterator[TextWindow], EncodePlan]:
+    """Cut pairs into windows like `with_blanks`, and check the options of `Reranker.predict`.
+
+    The prompt goes before the first text of each pair.
+    """
+    refuse_unknown("a cross-encoder", given, PredictKeywords.__annotations__)
+    options = PredictOptions(**{**given, "batch_size": batch_size})
+    plan = pipeline.plan(
+        batch_size=batch_size, on_too_long=options.on_too_long, errors=options.errors
+    )
+
+    def prepared(item: Any) -> Any:
+        pair = as_pair(item, options.truncation)
+        with_text = isinstance(pair, Pair) and isinstance(pair.query, str)
+        return pair._replace(query=prompt + pair.query) if with_text else pair
+
+    def checked() -> Iterator[TextWindow]:
+        for window in text_windows(map(prepared, pairs), invalid={}):
+            invalid = pipeline.tokenizer.find_invalid(list(map(_filled, window.texts)))
+            for i, pair in enumerate(window.texts):
+                if isinstance(pair, Pair) and pair.document is None:  # no text alone, here
+                    invalid[i] = f"the document: {why_invalid(None)}"
+            yield window._replace(invalid=invalid)
+
+    return checked(), plan
+
+
+def _filled(pair: Any) -> Any:
+    """Return a pair with letters in place of blank texts; anything else as it is."""
+    if not isinstance(pair, Pair):
+        return pair
+    query, document, truncation = pair
+    return Pair("a" if _blank(query) else query, "a" if _blank(document) else document, truncation)
 
 
 def _blank(text: object) -> bool:

@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.compat.arguments import as_tensor, device_options, refuse, renamed, with_blanks
+from mirror_rt.compat.arguments import as_tensor, refuse, renamed, with_blanks
+from mirror_rt.compat.base_model import Pool
 from mirror_rt.compat.model_properties import ModelProperties
 from mirror_rt.compat.util import (
     SimilarityFunction,
@@ -21,41 +22,17 @@ from mirror_rt.compat.util import (
 )
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
-from mirror_rt.inference.load_options import LoadKeywords
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.inputs import as_list
 from mirror_rt.pipeline.options import EncodeKeywords
-from mirror_rt.pipeline.prompts import QUERY_NAMES, Prompts
+from mirror_rt.pipeline.prompts import QUERY_NAMES
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.vectors.normalization import normalize_rows
 
 OutputValue = Literal["sentence_embedding", "token_embeddings"] | None
-Pool = dict[str, Any]
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 _PRECISIONS = get_args(Precision)
 _DOCUMENT_NAMES = ("document", "passage", "corpus")
-
-_IN_THE_BUNDLE = "the bundle holds it; change the model, and run `mirror-rt export MODEL`"
-_REFUSED = {
-    "modules": _IN_THE_BUNDLE,
-    "trust_remote_code": "a bundle has no code",
-    "processor_kwargs": _IN_THE_BUNDLE,
-    "config_kwargs": _IN_THE_BUNDLE,
-    "model_card_data": "the bundle's card is README.md in its folder",
-    "cache_folder": "set MIRROR_RT_CACHE, or HF_HOME for the files of a hub",
-    "token": "set HF_TOKEN",
-    "use_auth_token": "set HF_TOKEN",
-}
-# Members of the original class that change a model, which is not what this class is for.
-_ELSEWHERE = {
-    **dict.fromkeys(("fit", "old_fit"), "tune with `mirror-rt tune`, then export"),
-    **dict.fromkeys(
-        ("save", "save_pretrained"), "the bundle's folder is complete; copy it, or push it"
-    ),
-    **dict.fromkeys(("push_to_hub", "save_to_hub"), "run `mirror-rt push BUNDLE OWNER/NAME`"),
-    "evaluate": "run `mirror-rt evaluate`",
-    **dict.fromkeys(("cuda", "half", "bfloat16"), "choose device= or variant= when loading"),
-}
 
 
 class SentenceTransformer(ModelProperties):
@@ -108,31 +85,9 @@ class SentenceTransformer(ModelProperties):
         similarity_fn_name: SimilarityFunction | str | None = None,
         truncate_dim: int | None = None,
     ) -> None:
-        processor_kwargs = dict(processor_kwargs or {})
-        most = processor_kwargs.pop("model_max_length", None)
-        refuse(type(self).__name__, _REFUSED, locals())
-        if not isinstance(model_name_or_path, str | Path):
-            raise ConfigError(
-                f"give the folder or the name of a bundle, got {model_name_or_path!r}"
-            )
-        options: dict[str, Any] = {**device_options(device), **(model_kwargs or {})}
-        refuse_unknown("model_kwargs", options, LoadKeywords.__annotations__)
-        if backend == "openvino":
-            options.setdefault("providers", "openvino")
-        self.encoder = Encoder.load(
-            model_name_or_path, revision=revision, offline=local_files_only, **options
-        )
-        declared = self.encoder.prompts
-        self._set_prompts(
-            Prompts(
-                {"query": "", "document": "", **declared.by_name, **(prompts or {})},
-                declared.default_name if default_prompt_name is None else default_prompt_name,
-            )
-        )
+        self.encoder = self._load(Encoder.load, locals())
         self.similarity_fn_name = similarity_fn_name
         self.truncate_dim = truncate_dim
-        if most is not None:
-            self.max_seq_length = most
 
     @renamed(sentences="inputs")
     def encode(
@@ -262,19 +217,6 @@ class SentenceTransformer(ModelProperties):
         """Return what `preprocess` does, which is its name since version 6 of the original."""
         return self.preprocess(texts, **kwargs)
 
-    def start_multi_process_pool(self, target_devices: list[str] | None = None) -> Pool:
-        """Return a pool for `encode(pool=...)`: this process, which uses all processors already.
-
-        Raises:
-            ConfigError: the devices are not those that the model was loaded on.
-        """
-        self._check_devices(target_devices)
-        return {"input": None, "output": None, "processes": []}
-
-    @staticmethod
-    def stop_multi_process_pool(pool: Pool) -> None:
-        """Do nothing: a pool holds no processes."""
-
     def encode_multi_process(
         self,
         sentences: list[str],
@@ -292,23 +234,6 @@ class SentenceTransformer(ModelProperties):
         given = locals()
         return self.encode(**{name: given[name] for name in given if name != "self"})
 
-    def eval(self) -> SentenceTransformer:
-        """Return the model as it is, which never trains."""
-        return self
-
-    def to(self, device: object) -> SentenceTransformer:
-        """Return the model, if `device` is where it is; AttributeError says what to do if not."""
-        if str(device) in (self.device, self.device.type):
-            return self
-        raise AttributeError(f"the model stays on {self.device}: {_ELSEWHERE['cuda']}")
-
-    def __getattr__(self, name: str) -> Any:
-        hint = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
-        raise AttributeError(f"{type(self).__name__} has no {name!r} here{hint}", name=name)
-
-    def __repr__(self) -> str:
-        return f"SentenceTransformer({str(self.encoder.folder)!r})"
-
     def _encode_as(
         self, task: str, names: Sequence[str], given: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
@@ -318,14 +243,6 @@ class SentenceTransformer(ModelProperties):
         if options["prompt_name"] is None and options["prompt"] is None:
             options["prompt_name"] = self.encoder.prompts.first_of(names)
         return self.encode(**options)
-
-    def _check_devices(self, devices: object) -> None:
-        for device in devices if isinstance(devices, list) else [devices]:
-            if device is not None and str(device) not in (self.device, self.device.type):
-                raise ConfigError(
-                    f"the model is on {self.device}, not on {device}: choose the device when "
-                    f"loading, SentenceTransformer(..., device={str(device)!r})"
-                )
 
     def _ids(self, texts: list[str], options: EncodeKeywords) -> list[list[int]]:
         pipeline = self.encoder.pipeline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -28,7 +28,39 @@ _REFUSED = {
 }
 
 
-class TextEmbedding:
+class TextModel:
+    """What the classes of fastembed have in common."""
+
+    model_name: str
+    threads: int | None
+
+    def _options(self, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Return the path and the options of a bundle by the arguments of the constructor."""
+        kwargs = given["kwargs"]
+        refuse(type(self).__name__, _REFUSED, {"cache_dir": given["cache_dir"], **kwargs})
+        ignored = {*_REFUSED, "enable_cpu_mem_arena"}
+        kwargs = {name: value for name, value in kwargs.items() if name not in ignored}
+        self.model_name, self.threads = given["model_name"], given["threads"]
+        path = kwargs.pop("specific_model_path", None) or self.model_name
+        offline = kwargs.pop("local_files_only", False)
+        options = {"threads": self.threads, "offline": offline, **kwargs}
+        refuse_unknown(type(self).__name__, options, LoadKeywords.__annotations__)
+        return path, options | _providers(given["providers"], given["cuda"], given["device_ids"])
+
+    @classmethod
+    def add_custom_model(cls, *args: Any, **kwargs: Any) -> None:
+        """Refuse: a model becomes a bundle by `mirror-rt export`, and is then loaded by its path.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "models are not added to a list: run `mirror-rt export MODEL --out BUNDLE`, and give "
+            "BUNDLE as model_name"
+        )
+
+
+class TextEmbedding(TextModel):
     """A bundle with the methods of `fastembed.TextEmbedding`.
 
     Args:
@@ -59,15 +91,7 @@ class TextEmbedding:
         lazy_load: bool = False,
         **kwargs: Any,
     ) -> None:
-        refuse(type(self).__name__, _REFUSED, {"cache_dir": cache_dir, **kwargs})
-        ignored = {*_REFUSED, "enable_cpu_mem_arena"}
-        kwargs = {name: value for name, value in kwargs.items() if name not in ignored}
-        self.model_name, self.threads = model_name, threads
-        path = kwargs.pop("specific_model_path", None) or model_name
-        options = {"threads": threads, "offline": kwargs.pop("local_files_only", False), **kwargs}
-        refuse_unknown(type(self).__name__, options, LoadKeywords.__annotations__)
-        options |= _providers(providers, cuda, device_ids)
-        self._lazy = LazyEncoder(path, options)
+        self._lazy = LazyEncoder(*self._options(locals()))
         if not lazy_load:
             self._lazy.load()
 
@@ -94,18 +118,6 @@ class TextEmbedding:
         bundle, and its tokenizer.
         """
         return [_describe(model) for model in READY_MODELS]
-
-    @classmethod
-    def add_custom_model(cls, *args: Any, **kwargs: Any) -> None:
-        """Refuse: a model becomes a bundle by `mirror-rt export`, and is then loaded by its path.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(
-            "models are not added to a list: run `mirror-rt export MODEL --out BUNDLE`, and give "
-            "BUNDLE as model_name"
-        )
 
     def embed(
         self,

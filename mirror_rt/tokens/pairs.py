@@ -76,15 +76,19 @@ class PairTokenizer(TextTokenizer):
         self, tokenizer: Tokenizer, *, max_length: int, pad_id: int, copy: bool = True
     ) -> None:
         super().__init__(tokenizer, max_length=max_length, pad_id=pad_id, copy=copy)
+        self._before, self._middle, self._after, self._types = self._read_frame()
+
+    def limit(self, max_length: int) -> None:
+        """Set the most tokens of a pair, special tokens included; not while pairs are tokenised."""
         special = self._tokenizer.num_special_tokens_to_add(is_pair=True)
-        self._room = max_length - special
-        if self._room < 2:
+        if max_length - special < 2:
             raise ConfigError(
                 Setting("max_length"),
                 f" {max_length} leaves no room for two texts: the tokenizer adds {special} special "
                 f"tokens to a pair, so give at least {special + 2}",
             )
-        self._before, self._middle, self._after, self._types = self._read_frame()
+        super().limit(max_length)
+        self._room = max_length - special
 
     def find_invalid(self, inputs: Sequence[Any]) -> dict[int, str]:
         """Return index -> reason for each input that is no pair, or whose query leaves no room."""

@@ -1,7 +1,7 @@
 """What the tests of all adapters share; also run in environments that have little else.
 
-There $MIRROR_RT_ADAPTER_MODEL is the bundle that `model` makes here, and $MIRROR_RT_ADAPTER_BASE
-the model that `base` makes.
+There $MIRROR_RT_ADAPTER_MODEL is the bundle that `model` makes here, $MIRROR_RT_ADAPTER_RERANKER
+that of a cross-encoder, and $MIRROR_RT_ADAPTER_BASE the model that `base` makes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mirror_rt import Encoder
+from mirror_rt import Encoder, Reranker
 from mirror_rt.inference.bundle_model import BundleModel
 
 DOCUMENTS = [
@@ -42,6 +42,22 @@ def model(request, tmp_path_factory) -> Path:
     manifest["prompts"] = {"query": "the question ", "document": "the town ", "STS": "as it is "}
     (folder / "mirror.json").write_text(json.dumps(manifest))
     return folder
+
+
+@pytest.fixture(scope="session")
+def cross_encoder(request) -> Path:
+    """The bundle of a cross-encoder."""
+    if path := os.environ.get("MIRROR_RT_ADAPTER_RERANKER"):
+        return Path(path)
+    return Path(request.getfixturevalue("tiny_reranker")("bert"))
+
+
+@pytest.fixture(scope="session")
+def best(cross_encoder) -> list[tuple[str, float]]:
+    """The documents and their scores with QUERY, the best first."""
+    ranking = Reranker.load(cross_encoder).rank(QUERY, DOCUMENTS, return_documents=True)
+    assert len({entry["score"] for entry in ranking}) == len(DOCUMENTS)
+    return [(entry["text"], pytest.approx(entry["score"], abs=1e-6)) for entry in ranking]
 
 
 @pytest.fixture(scope="session")

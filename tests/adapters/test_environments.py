@@ -32,7 +32,7 @@ def site(tmp_path_factory):
 
 @pytest.mark.interop
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_an_adapter(adapter, site, model, tiny_bert):
+def test_an_adapter(adapter, site, model, tiny_bert, tiny_reranker):
     tool = ADAPTERS[adapter]
     if not tool.made:
         if os.environ.get("MIRROR_RT_INTEROP") != "1":
@@ -42,6 +42,7 @@ def test_an_adapter(adapter, site, model, tiny_bert):
     options = ["-o", "filterwarnings=", "-p", "no:cacheprovider", f"--confcutdir={HERE}"]
     environment = os.environ | {"PYTHONPATH": str(site), "MIRROR_RT_ADAPTER_MODEL": str(model),
                                 "MIRROR_RT_ADAPTER_BASE": str(tiny_bert),
+                                "MIRROR_RT_ADAPTER_RERANKER": str(tiny_reranker("bert")),
                                 "HF_HUB_OFFLINE": "1"}  # fmt: skip
     done = subprocess.run(
         [tool.python, "-P", "-m", "pytest", "-q", *options, HERE / tool.script],

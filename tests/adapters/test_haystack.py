@@ -10,8 +10,8 @@ from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
 from haystack.components.writers import DocumentWriter
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 
-from mirror_rt import Encoder, InvalidTextError
-from mirror_rt.adapters.haystack import MirrorDocumentEmbedder, MirrorTextEmbedder
+from mirror_rt import ConfigError, Encoder, InvalidTextError, Reranker
+from mirror_rt.adapters.haystack import MirrorDocumentEmbedder, MirrorRanker, MirrorTextEmbedder
 
 
 def test_a_pipeline_indexes_and_searches(model, documents, query, ranked):
@@ -69,3 +69,45 @@ def test_meta_data_goes_before_the_content(model, encoder):
 def test_what_cannot_be_embedded_is_named(model):
     with pytest.raises(InvalidTextError, match="item 1: the string is empty"):
         MirrorDocumentEmbedder(str(model)).run([Document(content="a"), Document(content=None)])
+
+
+@pytest.fixture
+def given(documents):
+    return [Document(content=text, score=0.0) for text in documents]
+
+
+def test_a_pipeline_ranks_and_is_stored(cross_encoder, given, query, best):
+    pipeline = Pipeline()
+    pipeline.add_component("ranker", MirrorRanker(Reranker.load(cross_encoder), top_k=4))
+    text = pipeline.dumps()
+    again = Pipeline.loads(text, allowed_modules=["mirror_rt"])
+    assert again.dumps() == text
+    for each in (pipeline, again):
+        found = each.run({"ranker": {"query": query, "documents": given}})["ranker"]["documents"]
+        assert [(document.content, document.score) for document in found] == best[:4]
+    assert all(document.score == 0.0 for document in given)  # copies
+
+
+def test_what_a_ranker_keeps(cross_encoder, given, query, best, beside):
+    ranker = MirrorRanker(str(cross_encoder))
+    ranker.warm_up()
+    found = ranker.run(query, given + given[:2], top_k=5)["documents"]  # two of them twice
+    assert [(document.content, document.score) for document in found] == best[:5]
+    found = beside(ranker.run_async(query, given))["documents"]
+    assert [(document.content, document.score) for document in found] == best
+    least = found[2].score
+    few = MirrorRanker(str(cross_encoder), score_threshold=least).run(query, given)["documents"]
+    assert [document.content for document in few] == [text for text, _ in best[:3]]
+    assert ranker.run(query, [])["documents"] == []
+    with pytest.raises(InvalidTextError, match="item 1"):
+        ranker.run(query, [given[0], Document(content=None)])
+    with pytest.raises(ConfigError, match="top_k"):
+        ranker.run(query, given, top_k=0)
+
+
+def test_a_ranker_puts_meta_data_before_the_content(cross_encoder, query):
+    ranker = MirrorRanker(str(cross_encoder), meta_fields_to_embed=["title"])
+    document = Document(content="the town", meta={"title": "River"})
+    (found,) = ranker.run(query, [document])["documents"]
+    (expected,) = Reranker.load(cross_encoder).predict([(query, "River\nthe town")])
+    assert found.score == pytest.approx(expected, abs=1e-6)

@@ -1,4 +1,4 @@
-"""LangChain: its own vector store, its cache of embeddings, pickle."""
+"""LangChain: its own vector store, a compressor of documents, pickle."""
 
 import pickle
 
@@ -7,11 +7,12 @@ import pytest
 
 pytest.importorskip("langchain_core")
 
+from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from mirror_rt import InvalidTextError
-from mirror_rt.adapters.langchain import MirrorEmbeddings
+from mirror_rt import BundleError, ConfigError, InvalidTextError, Reranker
+from mirror_rt.adapters.langchain import MirrorEmbeddings, MirrorReranker
 
 
 @pytest.fixture
@@ -56,3 +57,32 @@ def test_what_cannot_be_embedded_is_named(embeddings):
         embeddings.embed_documents(["a", ""])
     with pytest.raises(InvalidTextError, match="expected one str, got list"):
         embeddings.embed_query(["a"])
+
+
+def test_documents_are_ranked_and_the_best_kept(cross_encoder, documents, query, best, beside):
+    given = [Document(page_content=text, metadata={"n": i}) for i, text in enumerate(documents)]
+    reranker = MirrorReranker(str(cross_encoder), top_n=2)
+    assert isinstance(reranker, BaseDocumentCompressor)
+    again = pickle.loads(pickle.dumps(reranker))
+    for found in (reranker.compress_documents(given, query),
+                  again.compress_documents(given, query),
+                  beside(reranker.acompress_documents(given, query))):  # fmt: skip
+        assert [(d.page_content, d.metadata["relevance_score"]) for d in found] == best[:2]
+        assert [documents[d.metadata["n"]] for d in found] == [d.page_content for d in found]
+    assert all("relevance_score" not in document.metadata for document in given)  # copies
+    every = MirrorReranker(
+        Reranker.load(cross_encoder), top_n=None, predict_kwargs={"batch_size": 1}
+    )
+    assert [d.page_content for d in every.compress_documents(given, query)] == [t for t, _ in best]
+    assert every.compress_documents([], query) == []
+    with pytest.raises(InvalidTextError, match="item 1"):
+        reranker.compress_documents([*given[:1], Document(page_content="")], query)
+
+
+def test_a_ranker_that_cannot_be_loaded_is_an_error_at_once(model, cross_encoder):
+    with pytest.raises(BundleError, match=r"mirror_rt\.Encoder\.load takes it"):
+        MirrorReranker(model)
+    with pytest.raises(ConfigError, match="predict_kwargs takes no argument 'on'"):
+        MirrorReranker(cross_encoder, predict_kwargs={"on": 1})
+    with pytest.raises(ConfigError, match="path or hub name of a bundle, or Reranker"):
+        MirrorReranker(3)

@@ -1,4 +1,4 @@
-"""LlamaIndex: an index and its retriever, an ingestion pipeline, storing."""
+"""LlamaIndex: an index and its retriever, an ingestion pipeline, a postprocessor, storing."""
 
 import pickle
 
@@ -10,10 +10,11 @@ pytest.importorskip("llama_index.core")
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.ingestion import IngestionPipeline
-from llama_index.core.schema import Document, TextNode
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import Document, NodeWithScore, TextNode
 
-from mirror_rt import BundleError, Encoder
-from mirror_rt.adapters.llamaindex import MirrorEmbedding
+from mirror_rt import BundleError, ConfigError, Encoder, Reranker
+from mirror_rt.adapters.llamaindex import MirrorEmbedding, MirrorRerank
 
 
 @pytest.fixture
@@ -74,3 +75,34 @@ def test_stored_by_name(made_of, model, query):
 def test_a_wrong_name_is_an_error_at_once(tmp_path):
     with pytest.raises(BundleError):
         MirrorEmbedding(str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("made_of", ["a name", "a reranker"])
+def test_nodes_are_ranked_and_the_best_kept(made_of, cross_encoder, nodes, query, best, beside):
+    given = str(cross_encoder) if made_of == "a name" else Reranker.load(cross_encoder, threads=1)
+    rerank = MirrorRerank(given, top_n=3, predict_kwargs={"batch_size": 2})
+    assert isinstance(rerank, BaseNodePostprocessor)
+    found = [NodeWithScore(node=node, score=0.0) for node in nodes]
+    again = [
+        rerank,
+        pickle.loads(pickle.dumps(rerank)),
+        MirrorRerank.from_dict(rerank.to_dict()),
+        MirrorRerank.from_json(rerank.to_json()),
+    ]
+    for other in again:
+        kept = other.postprocess_nodes(found, query_str=query)
+        assert [(node.get_content(), node.score) for node in kept] == best[:3]
+        assert other.to_dict() == rerank.to_dict()
+    kept = beside(rerank.apostprocess_nodes(found, query_str=query))
+    assert [(node.get_content(), node.score) for node in kept] == best[:3]
+    assert all(node.score == 0.0 for node in found)  # copies
+    assert rerank.postprocess_nodes([], query_str=query) == []
+    with pytest.raises(ConfigError, match="query_bundle"):
+        rerank.postprocess_nodes(found)
+
+
+def test_an_index_is_searched_and_ranked(embedding, cross_encoder, nodes, query, best):
+    index = VectorStoreIndex(nodes, embed_model=embedding)
+    found = index.as_retriever(similarity_top_k=len(nodes)).retrieve(query)
+    kept = MirrorRerank(str(cross_encoder)).postprocess_nodes(found, query_str=query)
+    assert [node.get_content() for node in kept] == [text for text, _ in best[:2]]

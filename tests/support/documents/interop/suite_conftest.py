@@ -6,26 +6,33 @@ they import from sentence_transformers is replaced here, before they are importe
 
 import pytest
 import sentence_transformers
+import sentence_transformers.cross_encoder
 import sentence_transformers.util as original
 from sentence_transformers.util import quantization, retrieval, similarity, tensor
 
-from mirror_rt.compat import SentenceTransformer, util
+from mirror_rt.compat import CrossEncoder, SentenceTransformer, util
 
 for module in (original, quantization, retrieval, similarity, tensor):
     for name in util.__all__:
         if hasattr(module, name):
             setattr(module, name, getattr(util, name))
 sentence_transformers.SentenceTransformer = SentenceTransformer
+sentence_transformers.CrossEncoder = CrossEncoder
+sentence_transformers.cross_encoder.CrossEncoder = CrossEncoder
 
 
-def _model(name):
-    return pytest.fixture(name=f"{name}_model")(lambda: SentenceTransformer(NAMES[name]))
+def _model(name, kind=SentenceTransformer):
+    return pytest.fixture(name=f"{name}_model")(lambda: kind(NAMES[name]))
 
 
 # The names are folders where the tests run, which hold the model that is there.
 NAMES = {
     "stsb_bert_tiny": "sentence-transformers-testing/stsb-bert-tiny-safetensors",
     "paraphrase_distilroberta_base_v1": "sentence-transformers/all-MiniLM-L6-v2",
+    "reranker_bert_tiny": "cross-encoder-testing/reranker-bert-tiny-gooaq-bce",
+    "nli_minilm": "cross-encoder/nli-MiniLM2-L6-H768",
 }
 stsb_bert_tiny = _model("stsb_bert_tiny")
 paraphrase_distilroberta_base_v1 = _model("paraphrase_distilroberta_base_v1")
+reranker_bert_tiny = _model("reranker_bert_tiny", CrossEncoder)
+nli_minilm = _model("nli_minilm", CrossEncoder)

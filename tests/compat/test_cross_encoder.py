@@ -1,0 +1,206 @@
+"""The class beside the real one of sentence-transformers: its arguments, and its results."""
+
+import inspect
+import sys
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import CrossEncoder as Real
+
+from mirror_export import ExportConfig, export_bundle
+from mirror_rt.compat import CrossEncoder
+from mirror_rt.errors import BundleError, ConfigError, InvalidTextError
+from tiny_models import make_model
+
+QUERY = "a river in the town"
+DOCUMENTS = ["the doctor", "people of the world and their time", "the river", "", "a town " * 90]
+PAIRS = [(QUERY, document) for document in DOCUMENTS]
+
+
+@pytest.fixture(scope="module", params=[1, 3], ids=["one label", "three labels"])
+def both(request, words, tiny_cross_encoder, tiny_reranker, tmp_path_factory):
+    """A cross-encoder in the real class, and its bundle in ours."""
+    if request.param == 1:
+        source, bundle = tiny_cross_encoder("bert"), tiny_reranker("bert")
+    else:
+        folder = tmp_path_factory.mktemp("labels")
+        source, bundle = folder / "model", folder / "bundle"
+        make_model("bert", source, words, labels=request.param)
+        export_bundle(ExportConfig(str(source), bundle))
+    return Real(str(source), device="cpu"), CrossEncoder(bundle, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def ours(tiny_reranker):
+    return CrossEncoder(tiny_reranker("bert"), device="cpu")
+
+
+@pytest.mark.parametrize("name", ["__init__", "predict", "rank"])
+def test_arguments_have_the_names_the_order_and_the_defaults_of_the_real_class(name):
+    def arguments(kind):
+        found = inspect.signature(getattr(kind, name)).parameters.values()
+        # The real class can be made of modules alone, so a model is optional there.
+        return [(a.name, a.kind, a.default) for a in found if a.name != "model_name_or_path"]
+
+    assert arguments(CrossEncoder) == arguments(Real)
+
+
+def compare(ours, theirs):
+    assert type(ours) is type(theirs)
+    if isinstance(theirs, list):
+        for one, other in zip(ours, theirs, strict=True):
+            compare(one, other)
+    else:
+        assert ours.shape == theirs.shape
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"prompt": "about: ", "batch_size": 1},
+        {"activation_fn": torch.nn.Identity()},
+        {"activation_fn": torch.sigmoid, "apply_softmax": True},
+        {"activation_fn": lambda logits: 2 * logits},
+        {"apply_softmax": True, "convert_to_tensor": True},
+        {"convert_to_numpy": False, "show_progress_bar": False},
+        {"device": ["cpu", "cpu"], "chunk_size": 2, "num_workers": 0},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "pairs",
+    [PAIRS, PAIRS[0], list(PAIRS[1]), [list(pair) for pair in PAIRS], np.array(PAIRS), []],
+    ids=["several", "one", "one as a list", "lists", "an array", "none"],
+)
+def test_predict_gives_what_the_real_class_gives(both, pairs, options):
+    if options.get("device") and not len(pairs):
+        options = {}
+    real, ours = both
+    without = {k: v for k, v in options.items() if k not in ("device", "chunk_size")}
+    theirs, found = real.predict(pairs, **without), ours.predict(pairs, **options)
+    if len(pairs):
+        compare(found, theirs)
+    else:
+        assert len(found) == len(theirs) == 0
+        assert type(found) is type(theirs)
+
+
+def test_rank_gives_what_the_real_class_gives(both):
+    ours = both[1]
+    for options in ({}, {"top_k": 2, "return_documents": True}, {"prompt": "about: "}):
+        if ours.num_labels != 1:
+            for model in both:
+                with pytest.raises(ValueError, match=r"only works for models with num_labels=1\."):
+                    model.rank(QUERY, DOCUMENTS, **options)
+            continue
+        theirs, found = (model.rank(QUERY, DOCUMENTS, **options) for model in both)
+        assert [set(entry) for entry in found] == [set(entry) for entry in theirs]
+        assert found == [pytest.approx(entry, abs=2e-5) if "text" not in entry
+                         else entry | {"score": pytest.approx(entry["score"], abs=2e-5)}
+                         for entry in theirs]  # fmt: skip
+
+
+def test_what_is_asked_of_a_model_is_the_same(both):
+    real, ours = both
+    for name in ("num_labels", "max_seq_length", "prompts", "default_prompt_name"):
+        assert getattr(ours, name) == getattr(real, name), name
+    for name in ("num_labels", "id2label", "label2id"):
+        assert getattr(ours.config, name) == getattr(real.config, name), name
+    assert ours.device == real.device
+    assert ours.get_max_seq_length() == ours.max_length == real.max_seq_length
+    logits = torch.tensor([[-2.0, 0.5, 3.0]])
+    for function in (ours.activation_fn, ours.default_activation_function):
+        torch.testing.assert_close(function(logits), real.activation_fn(logits))
+    for inputs in (PAIRS, PAIRS[0], [], np.array(PAIRS), np.array(PAIRS[0]), np.array([], str)):
+        assert ours.is_singular_input(inputs) is real.is_singular_input(inputs)
+
+
+def test_the_limit_can_be_lowered_and_not_raised(both):
+    real, ours = both
+    before = ours.max_length
+    real.max_seq_length = ours.max_length = 9
+    try:
+        compare(ours.predict(PAIRS), real.predict(PAIRS))
+    finally:
+        real.max_seq_length = ours.max_length = before
+    folder = ours.reranker.folder
+    assert CrossEncoder(folder, max_length=9).max_seq_length == 9
+    with pytest.raises(ConfigError, match=f"--max-length {before + 1}"):
+        CrossEncoder(folder, max_length=before + 1)
+
+
+def test_prompts_go_before_the_first_text(ours):
+    model = CrossEncoder(ours.reranker.folder, prompts={"q": "about: "}, default_prompt_name="q")
+    expected = ours.predict([("about: " + query, document) for query, document in PAIRS])
+    np.testing.assert_allclose(model.predict(PAIRS), expected, atol=1e-6)
+    np.testing.assert_allclose(ours.predict(PAIRS, prompt="about: "), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="Prompt name 'no' not found"):
+        model.predict(PAIRS, "no")
+
+
+def test_names_and_places_of_arguments_from_before_are_taken(ours, caplog):
+    folder = ours.reranker.folder
+    old = CrossEncoder(folder, 1, 12, torch.nn.Identity(), "cpu")
+    assert old.max_length == 12
+    named = CrossEncoder(
+        model_name=folder,
+        default_activation_function=torch.nn.Identity(),
+        automodel_args={"threads": 1},
+        tokenizer_args={"model_max_length": 12},
+    )
+    found = old.predict(sentences=PAIRS, activation_fct=torch.tanh, num_workers=2)
+    np.testing.assert_allclose(found, np.tanh(named.predict(PAIRS)), atol=1e-6)
+    ours.rank(QUERY, DOCUMENTS, convert_to_tensor=True)
+    said = " ".join(caplog.messages)
+    assert "num_workers has no effect" in said
+    assert "convert_to_tensor has no effect" in said
+
+
+def test_functions_get_arrays_where_torch_is_not_imported(ours, monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch")
+    assert type(ours.predict(PAIRS)) is np.ndarray
+    seen = []
+    ours.predict(PAIRS, activation_fn=lambda logits: seen.append(type(logits)) or np.tanh(logits))
+    assert seen == [np.ndarray]
+
+
+def test_further_options_of_predict_are_taken(ours):
+    items = [*PAIRS, (QUERY, "\ud800"), "no pair", ("", "\ud800")]
+    with pytest.raises(InvalidTextError, match=r"(?s)item 5: .*item 6: .*item 7: "):
+        ours.predict(items)
+    found = ours.predict(items, errors="nan")
+    assert np.isnan(found).tolist() == [False] * 5 + [True] * 3
+    np.testing.assert_allclose(found[:5], ours.predict(PAIRS), atol=1e-6)
+    with pytest.raises(InvalidTextError, match="item 4"):
+        ours.predict(PAIRS, on_too_long="error")
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (lambda m: m.predict(PAIRS, device="cuda"), "choose the device when loading, CrossEncoder"),
+        (lambda m: m.predict(PAIRS, chunks=3), "takes no argument 'chunks'"),
+        (lambda m: m.predict(PAIRS, batch_size=0), "batch_size"),
+        (lambda m: CrossEncoder(m.reranker.folder, num_labels=2), "num_labels"),
+        (lambda m: CrossEncoder(m.reranker.folder, trust_remote_code=True), "no code"),
+        (lambda m: CrossEncoder(m.reranker.folder, config_kwargs={"num_labels": 1}), "export"),
+        (lambda m: CrossEncoder(m.reranker.folder, keep_in_fp32_modules=["x"]), "variant"),
+        (lambda m: CrossEncoder(None), "folder or the name of a bundle"),
+    ],
+)
+def test_what_cannot_be_done_says_what_to_do(ours, call, hint):
+    with pytest.raises(ConfigError, match=hint):
+        call(ours)
+
+
+def test_other_bundles_and_methods_that_are_elsewhere_say_where(ours, bundle):
+    with pytest.raises(BundleError, match=r"mirror_rt\.Encoder\.load"):
+        CrossEncoder(bundle)
+    with pytest.raises(AttributeError, match="mirror-rt tune"):
+        ours.fit([])
+    with pytest.raises(AttributeError, match="has no 'model' here"):
+        _ = ours.model
+    assert ours.eval().to("cpu") is ours
+    assert repr(ours).startswith("CrossEncoder(")
