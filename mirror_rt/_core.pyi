@@ -6,9 +6,23 @@ import numpy as np
 import numpy.typing as npt
 
 def flatten(
-    sequences: list[list[int]],
+    sequences: list[list[int]], without: int = -1
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Concatenate lists of token ids: (ids int32 [T], offsets int64 [n + 1])."""
+    """Concatenate lists of token ids without one id: (ids int32 [T], offsets int64 [n + 1])."""
+
+def mean_rows(
+    table: npt.NDArray[np.float32],
+    ids: npt.NDArray[np.int32],
+    offsets: npt.NDArray[np.int64],
+    *,
+    row_of: npt.NDArray[np.int32] | None = None,
+    weights: npt.NDArray[np.float32] | None = None,
+    normalize: bool,
+) -> npt.NDArray[np.float32]:
+    """Average rows of a table [rows, D] for each of n sequences of token ids: float32 [n, D].
+
+    A sequence without tokens, or whose mean is zero, is NaN. IndexError: an id has no row.
+    """
 
 def pad_rows(
     ids: npt.NDArray[np.int32],

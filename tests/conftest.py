@@ -108,6 +108,21 @@ def bundle(tiny_bundle) -> Path:
     return tiny_bundle("bert")
 
 
+@pytest.fixture(scope="session")
+def static_bundle(made_once, bundle, words) -> Path:
+    """The static encoder of a tiny BERT, with words of its own."""
+    from mirror_rt import Encoder
+    from mirror_rt.distillation import DistillConfig, distill
+
+    def write(out: Path) -> None:
+        listed = out.with_name(f"{out.name}.txt")
+        listed.write_text("\n".join([*words[:50], "rivertown", "townriver", "two words"]))
+        config = DistillConfig(words=str(listed), dimension=16)
+        distill(Encoder.load(bundle), out, config, show_progress_bar=False)
+
+    return made_once("static", write)
+
+
 @pytest.fixture
 def bundle_copy(bundle, tmp_path) -> Path:
     """A bundle to damage."""

@@ -21,8 +21,8 @@ trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
 
 step "fetch, beside it: Triton's client and schema (it wants older versions of what others need),"
 echo "   Helm as a library (whose Python part runs with 3.11, too) and the schemas of Kubernetes, KEDA,"
-echo "   the Prometheus operator and KServe, fastembed, whose class is compared (it wants an older"
-echo "   huggingface_hub), and CUDA's disassembler"
+echo "   the Prometheus operator and KServe, model2vec and fastembed, whose vectors are compared (the"
+echo "   latter wants an older huggingface_hub), and CUDA's disassembler"
 fetch() { # into the folder $2, unless its part $3 is there; $1 is all or alone, with or without dependencies
   [ -e "$2/$3" ] && return
   local alone=(--no-deps)
@@ -37,6 +37,7 @@ fetches() {
   fetch alone build/helm kserve cloudcoil cloudcoil-models-keda cloudcoil-models-prometheus-operator \
     kserve six
   fetch alone build/cohere cohere cohere==5.21.1 fastavro langchain-cohere langchain-community
+  fetch alone build/model2vec model2vec model2vec==0.10.0
   fetch alone build/fastembed fastembed fastembed==0.9.1 loguru mmh3 py_rust_stemmers
   fetch alone build/cuda-tools nvidia nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
 }

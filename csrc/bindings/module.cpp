@@ -2,6 +2,7 @@
 // algorithms.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include "bindings/bindings.h"
 #include "json_cuts.h"
 #include "tokens/batching.h"
+#include "tokens/lookup.h"
 #include "tokens/padding.h"
 
 namespace py = pybind11;
@@ -22,6 +24,7 @@ namespace {
 
 using IdArray = py::array_t<std::int32_t, py::array::c_style>;
 using IndexArray = py::array_t<std::int64_t, py::array::c_style>;
+using FloatArray = py::array_t<float, py::array::c_style>;
 
 constexpr py::ssize_t kSmallBatch = 4096;  // tokens
 
@@ -44,8 +47,8 @@ std::int32_t checked_id(PyObject* value, py::ssize_t sequence) {
   return static_cast<std::int32_t>(id);
 }
 
-// list[list[int]] -> (ids int32 [T], offsets int64 [n + 1])
-py::tuple flatten(const py::list& sequences) {
+// list[list[int]] -> (ids int32 [T], offsets int64 [n + 1]), in which `without` is left out
+py::tuple flatten(const py::list& sequences, std::int64_t without) {
   const py::ssize_t n = py::ssize_t(sequences.size());
   IndexArray offsets(n + 1);
   std::int64_t* offset = offsets.mutable_data();
@@ -58,14 +61,22 @@ py::tuple flatten(const py::list& sequences) {
     }
     offset[i + 1] = offset[i] + PyList_GET_SIZE(sequence);
   }
-  IdArray ids(offset[n]);
+  IdArray ids(offset[n] + (without >= 0));  // with room for an id that is left out at the end
   std::int32_t* out = ids.mutable_data();
+  std::vector<std::int64_t> kept(without < 0 ? 0 : std::size_t(n));
   for (py::ssize_t i = 0; i < n; ++i) {
     PyObject* sequence = PyList_GET_ITEM(sequences.ptr(), i);
     const py::ssize_t count = PyList_GET_SIZE(sequence);
     if (count != offset[i + 1] - offset[i]) throw py::value_error("a sequence changed its length");
-    for (py::ssize_t k = 0; k < count; ++k) *out++ = checked_id(PyList_GET_ITEM(sequence, k), i);
+    for (py::ssize_t k = 0; k < count; ++k) {
+      *out = checked_id(PyList_GET_ITEM(sequence, k), i);
+      out += *out != without;
+    }
+    if (without >= 0) kept[std::size_t(i)] = out - ids.data();
   }
+  if (without < 0) return py::make_tuple(ids, offsets);
+  std::copy(kept.begin(), kept.end(), offset + 1);
+  ids.resize({offset[n]}, false);
   return py::make_tuple(ids, offsets);
 }
 
@@ -142,6 +153,39 @@ IndexArray plan_ends(const IndexArray& lengths, std::int64_t token_budget, std::
   return out;
 }
 
+// -> float32 [n, D]
+FloatArray mean_rows(const FloatArray& table, const IdArray& ids, const IndexArray& offsets,
+                     const std::optional<IdArray>& row_of, const std::optional<FloatArray>& weights,
+                     bool normalize) {
+  check_offsets(ids, offsets);
+  if (table.ndim() != 2) throw py::value_error("the table must have two dimensions");
+  const py::ssize_t n_ids = row_of ? row_of->size() : weights ? weights->size() : table.shape(0);
+  if ((row_of && row_of->ndim() != 1) ||
+      (weights && (weights->ndim() != 1 || weights->size() != n_ids))) {
+    throw py::value_error("row_of and weights must have one entry a token id");
+  }
+  const mirror_rt::Table rows{table.data(),
+                              table.shape(0),
+                              table.shape(1),
+                              row_of ? row_of->data() : nullptr,
+                              weights ? weights->data() : nullptr,
+                              n_ids};
+  const mirror_rt::Ragged tokens{ids.data(), offsets.data()};
+  const py::ssize_t n = offsets.size() - 1;
+  FloatArray out(std::vector<py::ssize_t>{n, table.shape(1)});
+  float* written = out.mutable_data();
+  std::int64_t bad;
+  {
+    std::optional<py::gil_scoped_release> release;
+    if (ids.size() > kSmallBatch) release.emplace();
+    bad = mirror_rt::mean_rows(rows, tokens, n, normalize, written);
+  }
+  if (bad >= 0) {
+    throw py::index_error("the table has no row for token id " + std::to_string(tokens.ids[bad]));
+  }
+  return out;
+}
+
 // -> (start, stop, [(position, in_text)])
 py::tuple find_large_json_value(const py::bytes& document, std::int64_t size) {
   if (size < 1) throw py::value_error("size must be at least 1, not " + std::to_string(size));
@@ -160,8 +204,13 @@ py::tuple find_large_json_value(const py::bytes& document, std::int64_t size) {
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Native hot loops of mirror_rt.";
-  m.def("flatten", &flatten, py::arg("sequences"),
-        "Concatenate lists of token ids: (ids int32 [T], offsets int64 [n + 1]).");
+  m.def("flatten", &flatten, py::arg("sequences"), py::arg("without") = -1,
+        "Concatenate lists of token ids: (ids int32 [T], offsets int64 [n + 1]). The id `without` "
+        "is left out.");
+  m.def("mean_rows", &mean_rows, py::arg("table"), py::arg("ids"), py::arg("offsets"),
+        py::kw_only(), py::arg("row_of") = py::none(), py::arg("weights") = py::none(),
+        py::arg("normalize"),
+        "Means float32 [n, D] of the table's rows, float32 [rows, D], of each sequence of ids.");
   m.def("pad_rows", &pad_rows, py::arg("ids"), py::arg("offsets"), py::arg("rows"), py::kw_only(),
         py::arg("pad_id"), py::arg("length") = -1,
         "Right-pad chosen sequences: (input_ids, attention_mask, token_type_ids), "

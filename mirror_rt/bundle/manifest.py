@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, get_args
 
 from mirror_rt.bundle.json_document import naming, read_document, read_json
@@ -25,18 +25,26 @@ Pooling = Literal[
 PoolingMode = Pooling | Literal["mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 # `cpu` graphs run under every execution provider, `cuda` graphs only under CUDA; `native` variants
-# are what the engine of this package makes of the fp32 graph.
-Target = Literal["cpu", "cuda", "native"]
+# are what the engine of this package makes of the fp32 graph, and `static` is a table of vectors.
+Target = Literal["cpu", "cuda", "native", "static"]
 # A tuned Hugging Face folder, and the bundle that `export` makes of it; both have a mirror.json.
 # `ONNX files` are those of other publishers, whose manifest is made in memory (onnx_files.py).
+# `static files` are those of model2vec and sentence-transformers (static_files.py).
 # A cross-encoder has a format of its own, so that every version that makes vectors refuses it.
-Format = Literal["mirror_rt encoder", "mirror_rt bundle", "mirror_rt cross-encoder", "ONNX files"]
+Format = Literal[
+    "mirror_rt encoder",
+    "mirror_rt bundle",
+    "mirror_rt cross-encoder",
+    "ONNX files",
+    "static files",
+]
 BUNDLES: tuple[Format, ...] = ("mirror_rt bundle", "mirror_rt cross-encoder")
 
 # These limits are far above every published model; they keep a damaged number from allocating
 # huge amounts of memory.
 Dimension = Annotated[int, between(1, 65_536)]
-_Tokens = Annotated[int, between(1, 1_048_576)]
+MOST_TOKENS = 1_048_576
+_Tokens = Annotated[int, between(1, MOST_TOKENS)]
 _TokenId = Annotated[int, between(0, 2**31 - 1)]
 _Prompts = Annotated[
     dict[str, Annotated[str, at_most(10_000, "characters")]], at_most(1000, "prompts")
@@ -206,9 +214,20 @@ class Manifest:
                 if problem := self.scores.problem(self.dimension):
                     raise ValueError(problem)
                 parts.append(Layout.scores)
-            for required in (*parts, Layout.tokenizer):
+            for required in (*parts, self.tokenizer):
                 if required not in self.files:
                     raise ValueError(f"files has no record of {required}")
+
+    @property
+    def is_static(self) -> bool:
+        """Tell whether the vectors of tokens are looked up in a table."""
+        return any(variant.target == "static" for variant in self.variants.values())
+
+    @property
+    def tokenizer(self) -> str:
+        """The path of the tokenizer inside the folder: that of a static encoder is by its table."""
+        beside = PurePosixPath(self.variant().file if self.is_static else Layout.manifest)
+        return beside.with_name(Layout.tokenizer).as_posix()
 
     def variant(self, name: str | None = None) -> Variant:
         """Return the variant of that name; None for `fp32`, or for the first if there is no `fp32`.

@@ -150,10 +150,15 @@ def _introduction(manifest: Manifest) -> str:
             f"gives the vector of a pair, of which mirror_rt makes its score; a pair may have "
             f"{manifest.max_length} tokens."
         )
+    made = f"A text encoder: strings in, vectors of {manifest.dimension} dimensions out. "
+    if manifest.is_static:
+        return (
+            f"{made}It is static: a table with a vector for each token, whose mean is a text's, "
+            f"distilled from {_base(manifest)}, {tuned}."
+        )
     return (
-        f"A text encoder: strings in, vectors of {manifest.dimension} dimensions out. "
-        f"{_base(manifest)}, {tuned}. Pooling ({manifest.pooling}) and normalisation are inside "
-        f"the ONNX graph; texts may have {manifest.max_length} tokens."
+        f"{made}{_base(manifest)}, {tuned}. Pooling ({manifest.pooling}) and normalisation are "
+        f"inside the ONNX graph; texts may have {manifest.max_length} tokens."
     )
 
 
@@ -167,6 +172,10 @@ def _usage(manifest: Manifest, name: str | None) -> str:
     parts += [
         "With mirror_rt (neither torch nor transformers is needed):",
         _python_usage(name or folder),
+    ]
+    if manifest.is_static:
+        return "\n\n".join([*parts, "model2vec and sentence-transformers load it, too."])
+    parts += [
         "With onnxruntime alone:",
         f"```python\n{_plain_usage(manifest, folder)}\n```",
     ]

@@ -17,6 +17,7 @@ from mirror_rt.bundle.declared_encoder import PoolingChoice, describe
 from mirror_rt.bundle.hub import download
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Layout, Manifest, Precision, Variant
+from mirror_rt.bundle.static_files import FILES, describe_static, is_static
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.io.atomic import sha256
 
@@ -29,7 +30,7 @@ _SINGLE = ("fp32", "optimized", "O1", "O2", "O3")
 
 
 def read_manifest(folder: Path, *, pooling: PoolingChoice = "auto") -> Manifest:
-    """Read the manifest of a bundle, or derive one from ONNX files with a tokenizer.json.
+    """Read the manifest of a bundle, or derive one from ONNX files or those of a static encoder.
 
     `pooling` is that of ONNX files that declare none; `auto` stands for the declared one.
     """
@@ -37,7 +38,10 @@ def read_manifest(folder: Path, *, pooling: PoolingChoice = "auto") -> Manifest:
         raise ConfigError(
             field="pooling", expected=f"one of {get_args(PoolingChoice)}", value=pooling
         )
-    variants = {} if (folder / Layout.manifest).exists() else onnx_variants(folder)
+    described = (folder / Layout.manifest).exists()
+    if not described and is_static(folder):
+        return describe_static(folder)
+    variants = {} if described else onnx_variants(folder)
     if not variants:
         return Manifest.read(folder)
     try:
@@ -64,8 +68,12 @@ def onnx_variants(folder: Path) -> dict[str, Variant]:
 def download_onnx(
     name: str, *, revision: str, offline: bool, variants: Sequence[str | None] | None
 ) -> Path:
-    """Download plain ONNX files from a repository of a hub, with only the graphs of `variants`."""
-    folder = Path()
+    """Download a static encoder, or plain ONNX files with only the graphs of `variants`."""
+    folder = download(name, revision=revision, offline=offline, error=BundleError,
+                      allow=[*_DESCRIPTIONS])  # fmt: skip
+    if is_static(folder):
+        return download(name, revision=revision, offline=offline, error=BundleError,
+                        allow=[*_DESCRIPTIONS, *FILES])  # fmt: skip
     for variant in [None] if variants is None else variants:
         for file in _places(variant):
             folder = download(name, revision=revision, offline=offline, error=BundleError,
@@ -87,16 +95,21 @@ def digest_of(folder: Path) -> str:
     That of a bundle is the SHA-256 of its manifest, which holds the hashes of all files. Large
     graphs of plain ONNX files count with their size and time of change.
     """
-    variants = {} if (folder / Layout.manifest).exists() else onnx_variants(folder)
-    if not variants:
+    if (folder / Layout.manifest).exists():
+        files: list[Path] = []
+    elif is_static(folder):
+        files = [file for pattern in FILES for file in folder.glob(pattern)]
+    else:
+        files = [folder / variant.file for variant in onnx_variants(folder).values()]
+    if not files:
         Manifest.read(folder, None)  # its error says what the folder is instead
         return sha256(folder / Layout.manifest)
     digest = hashlib.sha256()
     for path in sorted([*folder.glob("*.json"), *folder.glob("*/config.json")]):
         digest.update(path.read_bytes())
-    for variant in variants.values():
-        found = (folder / variant.file).stat()
-        digest.update(f"{variant.file} {found.st_size} {found.st_mtime_ns}".encode())
+    for file in files:
+        found, place = file.stat(), file.relative_to(folder).as_posix()
+        digest.update(f"{place} {found.st_size} {found.st_mtime_ns}".encode())
     return digest.hexdigest()
 
 

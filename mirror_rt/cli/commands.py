@@ -67,7 +67,7 @@ def command_of(package: str, name: str, group: str, help: str, *needs: tuple[str
     return Command(name, group, help, f"{package}.{name.split()[-1]}", needs)
 
 
-_USE, _, _MEASURE, _OPERATE = GROUPS
+_USE, _MAKE, _MEASURE, _OPERATE = GROUPS
 _HUB = (("huggingface_hub", "hub"),)
 _SERVE = tuple((name, "serve") for name in ("starlette", "uvicorn", "msgspec", "orjson"))
 _ROWS: tuple[tuple[str, str, str, tuple[tuple[str, str], ...]], ...] = (
@@ -77,6 +77,7 @@ _ROWS: tuple[tuple[str, str, str, tuple[tuple[str, str], ...]], ...] = (
     ("serve", _USE, "serve vectors over HTTP, as OpenAI's and TEI's servers do", _SERVE),
     ("info", _USE, "show what a bundle or a pack is, and verify every hash", ()),
     ("pull", _USE, "download a bundle from a model hub", _HUB),
+    ("distill", _MAKE, "make a static encoder of a bundle: a table of token vectors", ()),
     ("evaluate", _MEASURE, "compare models over suites of sets, with a report", ()),
     ("evaluate similarity", _MEASURE, "compare cosines with human scores of one file", ()),
     ("evaluate geometry", _MEASURE, "measure isotropy, alignment and uniformity", ()),

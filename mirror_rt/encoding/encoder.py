@@ -15,6 +15,7 @@ from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
 from mirror_rt.encoding.loaded_bundle import LoadedBundle, open_model
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
+from mirror_rt.inference.static_runner import StaticRunner
 from mirror_rt.keywords import with_visible_options
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.pipeline.pipeline import Pipeline
@@ -36,8 +37,11 @@ class Encoder(LoadedBundle, BatchEncoder):
         # The model comes first: while it loads, it takes twice its size for a moment.
         self._model = open_model(folder, manifest, options)
         tokenizer = TextTokenizer.from_file(
-            folder / Layout.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
+            folder / manifest.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
         )
+        if isinstance(runner := self._model.runner, StaticRunner):
+            tokenizer.leave_out_special(unknown=manifest.pooling != "mean")
+            tokenizer.check_ids(runner.tokens)
         _check_prompts(folder, tokenizer, manifest.prompts)
         pipeline = Pipeline(
             tokenizer,

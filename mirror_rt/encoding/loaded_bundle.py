@@ -112,7 +112,7 @@ class LoadedBundle:
 
 def open_model(folder: Path, manifest: Manifest, options: LoadOptions) -> BundleModel:
     """Open the graph of a bundle, or of plain ONNX files."""
-    if manifest.format in BUNDLES:
+    if manifest.format in BUNDLES or manifest.is_static:
         if options.pooling != "auto":
             raise ConfigError(
                 Setting("pooling", options.pooling),

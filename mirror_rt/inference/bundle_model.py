@@ -22,8 +22,9 @@ from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.loaded_graph import LoadedGraph
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
 from mirror_rt.inference.session import GraphSession
+from mirror_rt.inference.static_runner import StaticRunner
 from mirror_rt.tokens.batching import CPU_RUN_COST, GPU_RUN_COST
-from mirror_rt.tokens.padding import PaddedBatch
+from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
 
 if TYPE_CHECKING:
     from mirror_rt.inference.vector_cache import VectorCache
@@ -63,6 +64,12 @@ class BundleModel(PooledModel):
                 f"says {self.dimension}"
             )
         return vectors
+
+    def run_rows(self, tokens: RaggedTokens, *, normalize: bool) -> Vectors | None:
+        """Run rows of any length in a static encoder: float32 [n, D]; None in a graph."""
+        if isinstance(self.runner, StaticRunner):
+            return self.runner.run_rows(tokens, normalize=normalize)
+        return None
 
     def run_exactly(self, batch: PaddedBatch, *, normalize: bool) -> Vectors | None:
         """Run rows in fp32; return None if the bundle has no other graph that is fp32."""
@@ -108,8 +115,8 @@ class BundleModel(PooledModel):
 
     def open_cache(self, dimension: int | None = None) -> VectorCache | None:
         """Open the cache that the options name, of vectors or of what a head makes of them."""
-        if self._options.cache is None:
-            return None
+        if self._options.cache is None or isinstance(self.runner, StaticRunner):
+            return None  # a lookup takes less time than to find its result
         from mirror_rt.inference.vector_cache import VectorCache  # SQLite, which few need
 
         providers, variant = self.runner.providers, self.variant

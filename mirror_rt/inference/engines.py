@@ -157,6 +157,8 @@ def _recognise(folder: Path, manifest: Manifest, variant: Variant) -> Recognised
 
 def providers_here(folder: Path, manifest: Manifest, options: LoadOptions) -> list[str]:
     """Return the providers that the options lead to on this machine, without loading the bundle."""
+    if manifest.is_static:
+        return [NATIVE]
     for providers in attempts(options):
         if on_card(providers[0]) and nvidia_cards() == 0:
             continue

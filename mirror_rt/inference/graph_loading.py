@@ -25,6 +25,7 @@ from mirror_rt.inference.providers import (
     why_not,
 )
 from mirror_rt.inference.session import GraphSession, NotStarted, import_onnxruntime
+from mirror_rt.inference.static_runner import open_static
 
 logger = logging.getLogger("mirror_rt")
 
@@ -48,6 +49,8 @@ def open_variant(
     folder: Path, manifest: Manifest, options: LoadOptions
 ) -> tuple[LoadedGraph, Variant]:
     """Open a graph of a bundle under the best provider that starts, on each of its devices."""
+    if manifest.is_static:
+        return open_static(folder, manifest, options)
     if options.providers == OPENVINO:
         from mirror_rt.inference.openvino.runner import resolve_openvino
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from mirror_rt.errors import ConfigError
 from mirror_rt.tokens.batching import CPU_RUN_COST
-from mirror_rt.tokens.padding import PaddedBatch
+from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
 
 Vectors = npt.NDArray[np.float32]
 
@@ -33,6 +33,10 @@ class PooledModel(ABC):
     @abstractmethod
     def run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
         """Run a padded batch: float32 [rows, D]. Safe to call from several threads."""
+
+    def run_rows(self, tokens: RaggedTokens, *, normalize: bool) -> Vectors | None:
+        """Run rows of any length without padding: float32 [n, D]; None if it takes batches."""
+        return None
 
     def run_exactly(self, batch: PaddedBatch, *, normalize: bool) -> Vectors | None:
         """Run rows without a finite vector in a higher precision; None if there is none."""

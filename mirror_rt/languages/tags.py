@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mirror_rt.errors import ConfigError
 
@@ -19,6 +19,8 @@ _TAG = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{1,8})*")
 _PREFERRED = {"iw": "he", "in": "id", "ji": "yi", "jw": "jv", "mo": "ro"}
 # Looking for a tag takes time that grows with the square of its length.
 _LONGEST = 256
+# CLDR's distances of languages: up to 10 for those written alike, up to 60 for related ones.
+_SAME, _RELATED = 10, 60
 _SHOWN = 40  # characters of what is no tag, in a message
 
 
@@ -126,3 +128,25 @@ def _with_case(subtag: str) -> str:
     if len(subtag) == 4 and subtag.isalpha():
         return subtag.title()
     return subtag.upper() if len(subtag) == 2 else subtag
+
+
+def listed_language(wordfreq: Any, language: str) -> str:
+    """Return the language of wordfreq that a tag means: `pt` for `pt-BR`, `sh` for `hr`.
+
+    wordfreq's own matching is not used, because it gives English words for Albanian.
+    """
+    from langcodes import closest_match  # a dependency of wordfreq
+
+    known = sorted(wordfreq.available_languages())
+    try:
+        nearest, distance = closest_match(language, known, _RELATED)
+    except ValueError:  # not a tag
+        nearest, distance = "und", _RELATED
+    if distance <= _SAME or nearest == language.replace("_", "-").split("-")[0].lower():
+        return str(nearest)
+    if nearest == "und":
+        where = f"there are {', '.join(known)}"
+    else:
+        where = f"the nearest that has one is {nearest!r}"
+    near = did_you_mean(language, known)
+    raise ConfigError(f"no word list for language {language!r}{near}; {where}")

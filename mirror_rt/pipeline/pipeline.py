@@ -236,6 +236,9 @@ class Pipeline:
         stop: threading.Event | None = None,
     ) -> EncodedTexts:
         """Run the rows of a window batch by batch, and put their vectors in order."""
+        whole = self.model.run_rows(rows.tokens, normalize=plan.normalize)
+        if whole is not None:
+            return self._finish_whole(whole, rows, plan, count=count, on_run=on_run)
         work = RowsToRun(rows.tokens, self.cache)
         vectors = np.empty((len(rows.tokens), plan.dimension), np.float32)
         if work.found:
@@ -265,6 +268,27 @@ class Pipeline:
     def _of_pooled(self, vectors: Vectors, plan: EncodePlan) -> Vectors:
         """Make what `run` gives, cut to the plan's dimension, of pooled vectors."""
         return (normalize_rows(vectors) if plan.normalize else vectors)[:, : plan.dimension]
+
+    def _finish_whole(
+        self,
+        vectors: Vectors,
+        rows: TokenRows,
+        plan: EncodePlan,
+        *,
+        count: Callable[[int], object] | None,
+        on_run: Callable[[PaddedBatch], object] | None,
+    ) -> EncodedTexts:
+        """Finish the rows of a window that ran all at once, as `_encode_rows` does."""
+        bad = _core.non_finite_rows(vectors)
+        vectors[bad] = np.nan
+        if bad and (error := plan.non_finite_error(rows.numbered(bad))):
+            raise error
+        if on_run is not None:
+            ids = rows.tokens.ids[None].astype(np.int64)
+            on_run(PaddedBatch(ids, np.ones_like(ids), np.zeros_like(ids)))
+        if count is not None:
+            count(len(rows.truncated))
+        return self.finish(vectors, rows, plan, normalized=True)
 
     def _embeddings(self, vectors: Vectors, plan: EncodePlan) -> Embeddings:
         """Cut the vectors of texts to `plan.dimension`, and convert them to the precision."""

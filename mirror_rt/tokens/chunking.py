@@ -134,7 +134,7 @@ def id_rows(tokenizer: TextTokenizer, sequences: list[Any]) -> TokenRows:
     """Check lists of token ids, such as `BatchEncoder.tokenize` returns, and run them unchanged."""
     invalid = {i: why for i, ids in enumerate(sequences) if (why := _unusable(tokenizer, ids))}
     kept = [i for i in range(len(sequences)) if i not in invalid]
-    tokens = RaggedTokens.from_lists([sequences[i] for i in kept])
+    tokens = RaggedTokens.from_lists([sequences[i] for i in kept], tokenizer.left_out)
     text = np.array(kept, dtype=np.int64) if invalid else None
     return TokenRows(0, tokens, np.zeros(len(sequences), np.bool_), list(invalid.items()), text)
 
@@ -142,7 +142,7 @@ def id_rows(tokenizer: TextTokenizer, sequences: list[Any]) -> TokenRows:
 def _unusable(tokenizer: TextTokenizer, ids: Any) -> str | None:
     if not isinstance(ids, list) or not all(type(token) is int for token in ids):
         return f"expected a list of token ids, got {type(ids).__name__}"
-    if not ids:
+    if not ids or set(ids) == {tokenizer.left_out}:
         return "it has no tokens"
     if len(ids) > tokenizer.max_length:
         return f"it has {len(ids)} token ids, and the model takes {tokenizer.max_length}"

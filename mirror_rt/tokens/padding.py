@@ -45,9 +45,9 @@ class RaggedTokens:
     offsets: npt.NDArray[np.int64]
 
     @classmethod
-    def from_lists(cls, sequences: list[list[int]]) -> RaggedTokens:
-        """Concatenate `sequences`; ValueError for an id outside 0 .. 2^31 - 1."""
-        return cls(*_core.flatten(sequences))
+    def from_lists(cls, sequences: list[list[int]], without: int = -1) -> RaggedTokens:
+        """Concatenate `sequences`, without one id; ValueError for one outside 0 .. 2^31 - 1."""
+        return cls(*_core.flatten(sequences, without))
 
     @classmethod
     def from_arrays(cls, sequences: Sequence[npt.NDArray[np.int32]]) -> RaggedTokens:

@@ -116,6 +116,8 @@ class TextTokenizer:
         self._tokenizer = tokenizer.from_str(tokenizer.to_str()) if copy else tokenizer
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        self.left_out = -1
+        """The token id that is left out of every text; -1 for none."""
         self.pad_id = pad_id
         self.limit(max_length)
 
@@ -133,6 +135,22 @@ class TextTokenizer:
         self.clip_characters = _CLIP_CHARACTERS_PER_TOKEN * max_length
         """Most characters that are tokenised at once: 64 per token of the limit."""
         self._short = min(_SHORT_CHARACTERS, self.clip_characters)
+
+    def leave_out_special(self, *, unknown: bool) -> None:
+        """Put no special tokens around texts; with `unknown`, leave unknown tokens out, too."""
+        self._tokenizer.post_processor = None
+        name = getattr(self._tokenizer.model, "unk_token", None) if unknown else None
+        found = None if name is None else self._tokenizer.token_to_id(name)
+        self.left_out = -1 if found is None else found
+        self.limit(self.max_length)
+
+    def check_ids(self, size: int) -> None:
+        """Raise BundleError if the vocabulary has an id that a table of `size` rows has not."""
+        largest = max(self._tokenizer.get_vocab().values(), default=0)
+        if largest >= size:
+            raise BundleError(
+                f"the tokenizer has the token id {largest}, and the table vectors for {size} ids"
+            )
 
     def texts_of(self, ids: Sequence[list[int]], *, skip_special: bool) -> list[str]:
         """Return the text of each list of token ids, with or without its special tokens."""
@@ -192,7 +210,8 @@ class TextTokenizer:
         what was tokenised counts as truncated.
         """
         encodings, truncated = self._clipped(texts, prompt)
-        return TokenizedTexts(RaggedTokens.from_lists(list(map(_IDS, encodings))), truncated)
+        ids = list(map(_IDS, encodings))
+        return TokenizedTexts(RaggedTokens.from_lists(ids, self.left_out), truncated)
 
     def find_invalid(self, inputs: Sequence[Any]) -> dict[int, str]:
         """Return index -> reason for each input that cannot be tokenised."""
@@ -256,7 +275,7 @@ class TextTokenizer:
                     continue
                 begin, end = own[0], own[-1] + 1
                 before, after = ids[:begin], ids[end:]
-                content.append(ids[begin:end])
+                content.append(ids[begin:end][ids[begin:end] != self.left_out])
         return Framed(before, np.concatenate(content) if content else before, after)
 
     def short_ids(self, text: object, prompt: str) -> list[int] | None:
@@ -270,7 +289,8 @@ class TextTokenizer:
             ids: list[int] = self._tokenizer.encode(prompted).ids
         except BaseException as error:  # noqa: BLE001 - it is raised again
             _raise_library_error(error, "the tokenizer failed")
-        return ids if 0 < len(ids) < self.max_length else None
+        whole = 0 < len(ids) < self.max_length and self.left_out not in ids
+        return ids if whole else None
 
     def _encode(self, texts: list[str], *, special: bool = True) -> list[Encoding]:
         with library_errors("the tokenizer failed"):

@@ -91,6 +91,8 @@ def write_repository(
 def _write_models(repository: Path, name: str, folder: Path, config: RepositoryConfig) -> None:
     manifest = Manifest.read(folder)
     variant = manifest.variant(config.variant)
+    if manifest.is_static:
+        raise ConfigError(f"{folder} is a static encoder: it has no graph that Triton could run")
     if "PackedMultiHeadAttention" in variant.graph.get("fused", {}):
         raise ConfigError(
             f"variant {config.variant!r} of {folder} takes the places of tokens in the whole "

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from mirror_rt.errors import ConfigError, DataError, require
 from mirror_rt.io.text import iter_lines
-from mirror_rt.languages.tags import did_you_mean, normalize_tag
+from mirror_rt.languages.tags import listed_language, normalize_tag
 from mirror_train.data.synonyms import read_synonyms
 from mirror_train.data.training_data import TrainingData
 from mirror_train.data.triplets import read_nli, read_triplets
@@ -17,9 +17,6 @@ from mirror_train.data.triplets import read_nli, read_triplets
 DataFormat = Literal["auto", "text", "pairs", "tsv", "triplets", "nli", "synonyms"]
 
 logger = logging.getLogger("mirror_train")
-
-# CLDR's distances of languages: up to 10 for those written alike, up to 60 for related ones.
-_SAME, _RELATED = 10, 60
 
 
 def load_training_data(
@@ -81,7 +78,7 @@ def word_list(language: str, *, top: int = 10_000) -> TrainingData:
     if top < 1:
         raise ConfigError(field="top", expected="at least 1", value=top)
     wordfreq = require("wordfreq", extra="demo", purpose="--words")
-    words = wordfreq.top_n_list(_listed(wordfreq, language), top)
+    words = wordfreq.top_n_list(listed_language(wordfreq, language), top)
     return TrainingData(
         words, words, None, f"wordfreq {language} top {top}", normalize_tag(language)
     )
@@ -94,7 +91,7 @@ def has_word_list(language: str) -> bool:
         MissingDependencyError: wordfreq is not installed.
     """
     try:
-        _listed(require("wordfreq", extra="demo", purpose="--words"), language)
+        listed_language(require("wordfreq", extra="demo", purpose="--words"), language)
     except ConfigError:
         return False
     return True
@@ -104,28 +101,6 @@ def listed_languages() -> list[str]:
     """Return the languages that wordfreq has words for, in alphabetical order."""
     wordfreq = require("wordfreq", extra="demo", purpose="--lang all")
     return sorted(wordfreq.available_languages())
-
-
-def _listed(wordfreq: Any, language: str) -> str:
-    """Return the language of wordfreq that a tag means: `pt` for `pt-BR`, `sh` for `hr`.
-
-    wordfreq's own matching is not used, because it gives English words for Albanian.
-    """
-    from langcodes import closest_match  # a dependency of wordfreq
-
-    known = sorted(wordfreq.available_languages())
-    try:
-        nearest, distance = closest_match(language, known, _RELATED)
-    except ValueError:  # not a tag
-        nearest, distance = "und", _RELATED
-    if distance <= _SAME or nearest == language.replace("_", "-").split("-")[0].lower():
-        return str(nearest)
-    if nearest == "und":
-        where = f"there are {', '.join(known)}"
-    else:
-        where = f"the nearest that has one is {nearest!r}"
-    near = did_you_mean(language, known)
-    raise ConfigError(f"no word list for language {language!r}{near}; {where}")
 
 
 def _separator(path: Path, lines: list[str], data_format: DataFormat) -> str | None:

@@ -1,0 +1,96 @@
+"""Describe folders of static encoders, which model2vec and sentence-transformers write.
+
+A static encoder has a table of vectors in model.safetensors, and a tokenizer.json beside it. The
+vector of a text is the mean of its tokens' vectors.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mirror_rt.bundle.declared_modules import MODULES, read_modules, read_object, read_settings
+from mirror_rt.bundle.json_document import naming
+from mirror_rt.bundle.manifest import MOST_TOKENS, Layout, Manifest, Precision
+from mirror_rt.errors import BundleError
+from mirror_rt.io.tensors import tensor_shapes
+
+TABLE = "model.safetensors"
+MODULE = "StaticEmbedding"
+# The files of a folder beside its JSON files.
+FILES = (TABLE, f"*/{TABLE}", f"*/{Layout.tokenizer}")
+# The names of the table: model2vec's, and sentence-transformers'.
+TABLE_NAMES = ("embeddings", "embedding.weight")
+_PRECISIONS: dict[str, Precision] = {"F16": "fp16", "BF16": "bf16", "I8": "int8"}
+
+
+def is_static(folder: Path) -> bool:
+    """Return whether a folder without a manifest declares a static encoder."""
+    return _is_model2vec(folder) or _modules(folder)[:1] == [MODULE]
+
+
+def describe_static(folder: Path) -> Manifest:
+    """Return the manifest of a static encoder, by what its files declare.
+
+    model2vec leaves unknown tokens out, and sentence-transformers does not: the poolings
+    `mean-without-special` and `mean`. Neither has a limit of tokens.
+
+    Raises:
+        BundleError: a file is missing or damaged, or declares what is not supported.
+    """
+    place, settings = folder, read_settings(folder) if not _is_model2vec(folder) else None
+    if settings is None:
+        normalize = read_object(folder / "config.json").get("normalize") is True
+    else:
+        names = _modules(folder)
+        if names not in ([MODULE], [MODULE, "Normalize"]):
+            raise BundleError(
+                f"{folder / MODULES} declares {', '.join(names)}: of static encoders, a {MODULE} "
+                "and a Normalize can be run"
+            )
+        if settings.truncate_dim is not None:
+            raise BundleError(f"{folder} declares truncate_dim: give it to encode instead")
+        place, normalize = read_modules(folder)[0].folder, len(names) == 2
+    for file in (place / TABLE, place / Layout.tokenizer):
+        if not file.is_file():
+            raise BundleError(f"{folder} is a static encoder without the file {file}")
+    kind, shape = table_of(place / TABLE)
+    values: dict[str, Any] = {
+        "dimension": shape[-1],
+        "max_length": MOST_TOKENS,
+        "pad_id": 0,
+        "pooling": "mean" if settings else "mean-without-special",
+        "base_model": {"name": folder.resolve().name},
+        "normalize": normalize,
+        "prompts": settings.prompts if settings else {},
+        "default_prompt_name": settings.default_prompt_name if settings else None,
+        "variants": {
+            "fp32": {
+                "file": (place / TABLE).relative_to(folder).as_posix(),
+                "precision": _PRECISIONS.get(kind, "fp32"),
+                "target": "static",
+            }
+        },
+        "format": "static files",
+    }
+    with naming(folder):
+        return Manifest.of_values(values)
+
+
+def table_of(path: Path) -> tuple[str, list[int]]:
+    """Return the type and the shape of the table in a file; BundleError if it has none."""
+    shapes = tensor_shapes(path)
+    for name in TABLE_NAMES:
+        kind, shape = shapes.get(name, ("", []))
+        if len(shape) == 2 and min(shape) > 0:
+            return kind, shape
+    raise BundleError(f"{path} has no table of vectors ({' or '.join(TABLE_NAMES)})")
+
+
+def _is_model2vec(folder: Path) -> bool:
+    config = read_object(folder / "config.json")
+    return config.get("model_type") == "model2vec" or config.get("architectures") == ["StaticModel"]
+
+
+def _modules(folder: Path) -> list[str]:
+    return [one.name.rpartition(".")[2] for one in read_modules(folder)]

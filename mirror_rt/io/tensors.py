@@ -1,0 +1,108 @@
+"""Read and write tensors in files of safetensors (https://github.com/huggingface/safetensors).
+
+A file is a length in 8 bytes, a JSON object of the tensors' types, shapes and places, and their
+bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.errors import BundleError
+from mirror_rt.schema import build
+
+Array = npt.NDArray[Any]
+_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1", "U8": "u1",
+          "I16": "<i2", "I32": "<i4", "I64": "<i8"}  # fmt: skip
+_MOST_HEADER = 100_000_000  # bytes, the limit of the format
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The type, the shape, and begin and end of a tensor in the bytes behind the header."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: list[int]
+
+
+def tensor_shapes(path: Path) -> dict[str, tuple[str, list[int]]]:
+    """Return the type (`F32`, `F16`, `I8` ...) and the shape of each tensor of a file, by its name.
+
+    Raises:
+        BundleError: the file is not whole.
+    """
+    with path.open("rb") as file:
+        return {name: (one.dtype, one.shape) for name, one in _entries(path, file)[0].items()}
+
+
+def read_tensors(path: Path) -> dict[str, Array]:
+    """Return the tensors of a file by their names, those in bfloat16 as float32.
+
+    Raises:
+        BundleError: the file is not whole, or has a tensor of another type.
+    """
+    found: dict[str, Array] = {}
+    with path.open("rb") as file:
+        entries, begin = _entries(path, file)
+        for name, entry in entries.items():
+            file.seek(begin + entry.data_offsets[0])
+            count = math.prod(entry.shape)
+            array = np.fromfile(file, _TYPES[entry.dtype], count).reshape(entry.shape)
+            if entry.dtype == "BF16":  # the upper half of a float32
+                array = (array.astype(np.uint32) << 16).view(np.float32)
+            found[name] = array
+    return found
+
+
+def write_tensors(path: Path, tensors: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    """Write float32 tensors to a new file."""
+    place, header = 0, {}
+    for name, array in tensors.items():
+        header[name] = _Entry("F32", list(array.shape), [place, place + array.nbytes])
+        place += array.nbytes
+    text = json.dumps(header, default=lambda one: {n: getattr(one, n) for n in one.__slots__})
+    text += " " * (-len(text) % 8)  # tensors are aligned
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text.encode())
+        for array in tensors.values():
+            file.write(np.ascontiguousarray(array, "<f4").data)
+
+
+def _entries(path: Path, file: IO[bytes]) -> tuple[dict[str, _Entry], int]:
+    """Return the tensors of a file, checked, and where their bytes begin."""
+    size = path.stat().st_size
+    try:
+        (length,) = struct.unpack("<Q", file.read(8))
+        if length > min(size - 8, _MOST_HEADER):
+            raise ValueError(f"its header has {length:,} bytes")
+        values = json.loads(file.read(length))
+        if isinstance(values, dict):
+            values.pop("__metadata__", None)
+        entries: dict[str, _Entry] = build(dict[str, _Entry], values, "the header")
+        for name, entry in entries.items():
+            _check(name[:80], entry, size - 8 - length)
+    except (ValueError, RecursionError, struct.error) as error:
+        raise BundleError(f"{path} is not a whole safetensors file: {error}") from error
+    return entries, 8 + length
+
+
+def _check(name: str, entry: _Entry, size: int) -> None:
+    """Raise ValueError if a tensor is not within the `size` bytes of all."""
+    if entry.dtype not in _TYPES:
+        raise ValueError(f"{name} is of type {entry.dtype[:20]!r}, expected {', '.join(_TYPES)}")
+    if len(entry.shape) > 8 or not all(0 <= one <= size for one in entry.shape):
+        raise ValueError(f"{name} has the shape {entry.shape[:8]}")
+    needed = math.prod(entry.shape) * np.dtype(_TYPES[entry.dtype]).itemsize
+    begin, end = entry.data_offsets if len(entry.data_offsets) == 2 else (-1, -1)
+    if not (0 <= begin <= end <= size and end - begin == needed):
+        raise ValueError(f"{name} is at {entry.data_offsets[:2]}, expected {needed:,} bytes of it")

@@ -1,0 +1,151 @@
+"""Static encoders that are distilled from a bundle, and what other parts do with them."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from mirror_rt import ConfigError, Encoder
+from mirror_rt.cli import main
+from mirror_rt.distillation import DistillConfig, distill
+from mirror_rt.errors import DataError, OutputExistsError
+from paths import ROOT
+
+sys.path.append(str(ROOT / "build" / "model2vec"))
+TEXTS = ["the river runs", "the old town", "rivertown", "the people of the world", "zzz the town"]
+
+
+@pytest.fixture(scope="module")
+def static(static_bundle):
+    return Encoder.load(static_bundle)
+
+
+def test_the_peers_read_what_is_distilled(static, static_bundle):
+    from sentence_transformers import SentenceTransformer
+
+    ours = static.encode(TEXTS)
+    theirs = SentenceTransformer(str(static_bundle), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    model2vec = pytest.importorskip("model2vec", reason="model2vec is not in build/model2vec")
+    model = model2vec.StaticModel.from_pretrained(static_bundle)
+    np.testing.assert_allclose(ours, model.encode(TEXTS), atol=1e-6)
+
+
+def test_a_word_of_the_list_is_one_token(static, bundle):
+    tokens = static.tokenize(["rivertown", "the rivertown", "townriver."])
+    assert [len(ids) for ids in tokens] == [1, 2, len(static.tokenize(".")[0]) + 1]
+    assert tokens[1][1:] == tokens[0]
+    assert len(Encoder.load(bundle).tokenize("rivertown")[0]) > 3  # with two special tokens
+    old = Tokenizer.from_file(str(bundle / "tokenizer.json")).get_vocab()
+    new = Tokenizer.from_file(str(static.folder / "tokenizer.json")).get_vocab()
+    assert old.items() <= new.items()
+    assert {*new} - {*old} == {"rivertown", "townriver"}
+
+
+def test_vectors_are_weighted_components_of_the_encoder(bundle, tmp_path):
+    """The cosines of single tokens are those of the encoder, up to mean and first components."""
+    encoder = Encoder.load(bundle)
+    made = distill(encoder, tmp_path / "s", DistillConfig(dimension=encoder.dimension))
+    static = Encoder.load(tmp_path / "s")
+    words = ["river", "town", "people", "world", "time"]
+    before = [encoder.tokenize(word)[0] for word in words]
+    assert all(len(ids) == 3 for ids in before)
+    plan = encoder.pipeline.plan(normalize_embeddings=False)
+    size = encoder.pipeline.tokenizer.vocabulary_size
+    rows = [[before[0][0], i, before[0][2]] for i in range(size)]
+    tokens = encoder.pipeline.tokenize(rows, plan).tokens
+    vectors, _ = encoder.pipeline.run(encoder.pipeline.pad(tokens))
+    often = 1 / (np.arange(size) + 2)
+    weights = 3e-5 / (3e-5 + often / often.sum())
+    ids = [one[1] for one in before]
+    special = {encoder.pipeline.tokenizer._tokenizer.token_to_id(name)
+               for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")}  # fmt: skip
+    kept = np.array([i for i in range(size) if i not in special])
+    spread = (often / often.sum() * weights)[kept]
+    centered = vectors - np.average(vectors[kept], axis=0, weights=spread)
+    _, _, vt = np.linalg.svd(centered[kept] * np.sqrt(spread * weights[kept])[:, None])
+    first = round(encoder.dimension / 100)
+    expected = centered @ vt[first:].T
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    found = static.encode(words)
+    assert made.dimension == static.dimension == encoder.dimension - first
+    np.testing.assert_allclose(found @ found.T, expected[ids] @ expected[ids].T, atol=1e-3)
+
+
+def test_distilling_again_gives_the_same(bundle, static_bundle, tmp_path):
+    encoder = Encoder.load(bundle)
+    for name in ("a", "b"):
+        distill(encoder, tmp_path / name, DistillConfig(dimension=8))
+    files = ["model.safetensors", "tokenizer.json", "config.json", "modules.json"]
+    for file in files:
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "albert"])
+def test_words_in_other_kinds_of_tokenizers(tiny_bundle, family, tmp_path):
+    """BPE of bytes, and Unigram."""
+    listed = tmp_path / "words.txt"
+    listed.write_text("the\nriver\nrivertown\nthe river\n")
+    encoder = Encoder.load(tiny_bundle(family))
+    distill(encoder, tmp_path / "s", DistillConfig(words=str(listed)))
+    static = Encoder.load(tmp_path / "s")
+    the, town = static.tokenize(["the", "the rivertown"])
+    assert town[: len(the)] == the
+    assert len(town) == len(the) + 1
+    old = Tokenizer.from_file(str(encoder.folder / "tokenizer.json")).get_vocab()
+    new = Tokenizer.from_file(str(static.folder / "tokenizer.json")).get_vocab()
+    assert old.items() <= new.items()
+    assert np.isfinite(static.encode(["the rivertown", "the old people"])).all()
+
+
+def test_words_of_a_language(bundle, tmp_path):
+    pytest.importorskip("wordfreq")
+    made = distill(Encoder.load(bundle), tmp_path / "s", DistillConfig(words="en", top=100))
+    assert made.training["words"] == "en"
+    with pytest.raises(ConfigError, match="no word list for language 'xx'"):
+        distill(Encoder.load(bundle), tmp_path / "t", DistillConfig(words="xx"))
+    assert not (tmp_path / "t").exists()
+
+
+def test_bad_input_leaves_nothing_behind(bundle, static, tmp_path):
+    (tmp_path / "empty.txt").write_text("\n")
+    encoder = Encoder.load(bundle)
+    with pytest.raises(DataError, match="holds no texts"):
+        distill(encoder, tmp_path / "s", DistillConfig(words=str(tmp_path / "empty.txt")))
+    with pytest.raises(ConfigError, match="is a static encoder already"):
+        distill(static, tmp_path / "s", DistillConfig())
+    for name in ("top", "dimension"):
+        with pytest.raises(ConfigError, match=name):
+            DistillConfig(**{name: 0})
+    with pytest.raises(OutputExistsError):
+        distill(encoder, static.folder, DistillConfig())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.txt"]
+
+
+def test_the_commands_take_it_like_any_bundle(bundle, tmp_path, capsys):
+    out = tmp_path / "s"
+    assert main(["distill", str(bundle), "--out", str(out), "--quiet"]) == 0
+    assert main(["info", str(out)]) == 0
+    assert "every SHA-256 verified" in capsys.readouterr().out
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    vectors = tmp_path / "v.npy"
+    assert main(["encode", str(out), "--input", str(tmp_path / "texts.txt"),
+                 "--output", str(vectors)]) == 0  # fmt: skip
+    assert "padding 0.0%" in capsys.readouterr().err
+    np.testing.assert_array_equal(np.load(vectors), Encoder.load(out).encode(TEXTS))
+    assert main(["triton", str(out), "--out", str(tmp_path / "t")]) == 2
+    assert "static encoder" in capsys.readouterr().err
+    card = (out / "README.md").read_text()
+    assert "static" in card
+    assert "onnxruntime alone" not in card
+    assert json.loads((out / "config.json").read_text())["model_type"] == "model2vec"
+
+
+def test_compat_takes_it(static, static_bundle):
+    from mirror_rt.compat import SentenceTransformer
+
+    np.testing.assert_array_equal(
+        SentenceTransformer(str(static_bundle)).encode(TEXTS), static.encode(TEXTS)
+    )
