@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 def flatten(
-    sequences: list[list[int]], without: int = -1
+    sequences: list[list[int]],
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Concatenate lists of token ids without one id: (ids int32 [T], offsets int64 [n + 1])."""
+    """Concatenate lists of token ids: (ids int32 [T], offsets int64 [n + 1])."""
 
 def mean_rows(
     table: npt.NDArray[np.float32],

@@ -47,8 +47,8 @@ std::int32_t checked_id(PyObject* value, py::ssize_t sequence) {
   return static_cast<std::int32_t>(id);
 }
 
-// list[list[int]] -> (ids int32 [T], offsets int64 [n + 1]), in which `without` is left out
-py::tuple flatten(const py::list& sequences, std::int64_t without) {
+// list[list[int]] -> (ids int32 [T], offsets int64 [n + 1])
+py::tuple flatten(const py::list& sequences) {
   const py::ssize_t n = py::ssize_t(sequences.size());
   IndexArray offsets(n + 1);
   std::int64_t* offset = offsets.mutable_data();
@@ -61,22 +61,14 @@ py::tuple flatten(const py::list& sequences, std::int64_t without) {
     }
     offset[i + 1] = offset[i] + PyList_GET_SIZE(sequence);
   }
-  IdArray ids(offset[n] + (without >= 0));  // with room for an id that is left out at the end
+  IdArray ids(offset[n]);
   std::int32_t* out = ids.mutable_data();
-  std::vector<std::int64_t> kept(without < 0 ? 0 : std::size_t(n));
   for (py::ssize_t i = 0; i < n; ++i) {
     PyObject* sequence = PyList_GET_ITEM(sequences.ptr(), i);
     const py::ssize_t count = PyList_GET_SIZE(sequence);
     if (count != offset[i + 1] - offset[i]) throw py::value_error("a sequence changed its length");
-    for (py::ssize_t k = 0; k < count; ++k) {
-      *out = checked_id(PyList_GET_ITEM(sequence, k), i);
-      out += *out != without;
-    }
-    if (without >= 0) kept[std::size_t(i)] = out - ids.data();
+    for (py::ssize_t k = 0; k < count; ++k) *out++ = checked_id(PyList_GET_ITEM(sequence, k), i);
   }
-  if (without < 0) return py::make_tuple(ids, offsets);
-  std::copy(kept.begin(), kept.end(), offset + 1);
-  ids.resize({offset[n]}, false);
   return py::make_tuple(ids, offsets);
 }
 
@@ -204,9 +196,8 @@ py::tuple find_large_json_value(const py::bytes& document, std::int64_t size) {
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Native hot loops of mirror_rt.";
-  m.def("flatten", &flatten, py::arg("sequences"), py::arg("without") = -1,
-        "Concatenate lists of token ids: (ids int32 [T], offsets int64 [n + 1]). The id `without` "
-        "is left out.");
+  m.def("flatten", &flatten, py::arg("sequences"),
+        "Concatenate lists of token ids: (ids int32 [T], offsets int64 [n + 1]).");
   m.def("mean_rows", &mean_rows, py::arg("table"), py::arg("ids"), py::arg("offsets"),
         py::kw_only(), py::arg("row_of") = py::none(), py::arg("weights") = py::none(),
         py::arg("normalize"),

@@ -47,7 +47,11 @@ class RaggedTokens:
     @classmethod
     def from_lists(cls, sequences: list[list[int]], without: int = -1) -> RaggedTokens:
         """Concatenate `sequences`, without one id; ValueError for one outside 0 .. 2^31 - 1."""
-        return cls(*_core.flatten(sequences, without))
+        ids, offsets = _core.flatten(sequences)
+        if without >= 0:
+            kept = ids != without
+            ids, offsets = ids[kept], np.append(0, np.cumsum(kept))[offsets]
+        return cls(ids, offsets)
 
     @classmethod
     def from_arrays(cls, sequences: Sequence[npt.NDArray[np.int32]]) -> RaggedTokens:
