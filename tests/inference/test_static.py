@@ -25,6 +25,7 @@ from mirror_rt.bundle.onnx_files import digest_of, read_manifest
 from mirror_rt.errors import NonFiniteError
 from mirror_rt.io.tensors import read_tensors, write_tensors
 from mirror_rt.tokens.padding import RaggedTokens
+from mirror_rt.tokens.tokenization import TextTokenizer, why_invalid
 from paths import ROOT
 
 sys.path.append(str(ROOT / "build" / "model2vec"))
@@ -201,6 +202,27 @@ def test_options_for_other_engines_are_refused(published):
         assert "table" in encoder.provider_reason
     with pytest.raises(RuntimeError, match="closed"):
         encoder.encode("the river")
+
+
+@FUZZ
+@given(texts=st.lists(st.one_of(st.text(), st.text(st.characters(max_codepoint=127)),
+                                st.from_regex(r"(the|RIVER|\[MASK\]|\[unk\]|Town's|[ -~]| )*")),
+                      max_size=6))  # fmt: skip
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_ascii_has_the_tokens_of_the_whole_normaliser(lowercase, texts):
+    library = tokenizer()
+    library.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    library.add_special_tokens(["[MASK]"])
+    library.add_tokens(["Town's"])
+    ours = TextTokenizer(library, max_length=7, pad_id=0)
+    ours.leave_out_special(unknown=True)
+    ours.limit(8)
+    library.enable_truncation(8)
+    library.post_processor = None
+    texts = [text for text in texts if why_invalid(text) is None]
+    expected = [[i for i in one.ids if i != 1] for one in library.encode_batch_fast(texts)]
+    tokens, _ = ours(texts)
+    assert [tokens.ids[a:b].tolist() for a, b in tokens.spans()] == expected
 
 
 def test_the_digest_follows_the_files(published):
