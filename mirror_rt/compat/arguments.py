@@ -19,7 +19,6 @@ from mirror_rt.pipeline.options import EncodePlan
 from mirror_rt.reranking.options import PredictKeywords, PredictOptions
 from mirror_rt.reranking.reranker import PairPipeline
 from mirror_rt.tokens.pairs import Pair, as_pair
-from mirror_rt.tokens.tokenization import why_invalid
 from mirror_rt.tokens.windows import WINDOW_TEXTS, TextWindow, text_windows
 
 logger = logging.getLogger("mirror_rt")
@@ -123,11 +122,8 @@ def pairs_with_blanks(
 
     def checked() -> Iterator[TextWindow]:
         for window in text_windows(map(prepared, pairs), invalid={}):
-            invalid = pipeline.tokenizer.find_invalid(list(map(_filled, window.texts)))
-            for i, pair in enumerate(window.texts):
-                if isinstance(pair, Pair) and pair.document is None:  # no text alone, here
-                    invalid[i] = f"the document: {why_invalid(None)}"
-            yield window._replace(invalid=invalid)
+            filled = map(_filled, window.texts)
+            yield window._replace(invalid=pipeline.tokenizer.find_invalid(list(filled)))
 
     return checked(), plan
 

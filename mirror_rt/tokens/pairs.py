@@ -47,8 +47,11 @@ class Pair(NamedTuple):
 
 
 def as_pair(item: Any, truncation: Truncation = "longest_first") -> Any:
-    """Return a tuple or list of two things as a `Pair`; anything else as it is."""
-    if isinstance(item, Pair) or why_no_pair(item):
+    """Return a tuple or list of two things as a `Pair`; anything else as it is.
+
+    Only a `Pair` says that there is no document: in a tuple, None is a document that is missing.
+    """
+    if isinstance(item, Pair) or why_no_pair(item) or item[1] is None:
         return item
     query, document = item
     return Pair(query, document, truncation)
@@ -196,7 +199,7 @@ def _length(encoding: Any) -> int:
 
 def _why_invalid(item: Any) -> str | None:
     if not isinstance(item, Pair):
-        return why_no_pair(item) or "expected a Pair"
+        return why_no_pair(item) or f"the document: {why_invalid(item[1])}"
     for name, text in zip(("query", "document"), item, strict=False):
         if text is None and name == "document":
             continue
