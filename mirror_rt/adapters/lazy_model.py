@@ -49,7 +49,7 @@ class LazyModel(Generic[M]):
             if not hasattr(model, self._method):
                 raise ConfigError(
                     field="model",
-                    expected=f"the path or hub name of a bundle, or {self._kind.__name__}",
+                    expected=f"the path or hub name of a bundle, or a loaded {self._kind.__name__}",
                     value=model,
                 )
             if self.model_kwargs:

@@ -17,7 +17,9 @@ _SECONDS_BETWEEN = 0.5
 
 
 class RunCounter:
-    """Count texts, tokens and padded tokens that ran, for a bar that moves while a window runs.
+    """Count texts that are done and tokens that ran, for a bar that moves while a window runs.
+
+    Of equal texts one runs, and all are done then.
 
     `shared` are three integers to which other processes add as well; None for one process.
     """
@@ -27,15 +29,18 @@ class RunCounter:
         self._lock = threading.Lock() if shared is None else shared.get_lock()
 
     def add(self, texts: int, tokens: int, padded: int) -> None:
-        """Count a batch."""
+        """Count texts that are done, tokens that ran, and tokens including padding."""
         with self._lock:
             for i, n in enumerate((texts, tokens, padded)):
                 self._values[i] += n
 
+    def add_texts(self, texts: int) -> None:
+        """Count texts that are done."""
+        self.add(texts, 0, 0)
+
     def add_batch(self, batch: PaddedBatch) -> None:
-        """Count a batch of token ids."""
-        rows, mask = len(batch.input_ids), batch.attention_mask
-        self.add(rows, int(mask.sum()), mask.size)
+        """Count the tokens of a batch that ran."""
+        self.add(0, int(batch.attention_mask.sum()), batch.attention_mask.size)
 
     def read(self) -> tuple[int, int, int]:
         """Return the numbers of texts, of tokens, and of tokens including padding."""

@@ -47,7 +47,9 @@ class EncoderSpec:
         plan = pipeline.plan(**cast(EncodeKeywords, asdict(self.options)))
 
         def encode(stream: Iterable[TextWindow]) -> Iterator[Embeddings]:
-            for encoded in pipeline.encode_windows(stream, plan, on_run=counter.add_batch):
+            for encoded in pipeline.encode_windows(
+                stream, plan, count=counter.add_texts, on_run=counter.add_batch
+            ):
                 yield encoded.embeddings
 
         return encode

@@ -50,7 +50,7 @@ class Predict(Invocation):
     head: Annotated[str | None, Help("needed where the bundle has several", "NAME")] = None
     input: Annotated[
         str,
-INPUT,
+        INPUT,
     ]  # fmt: skip
     fields: Annotated[
         str | None,

@@ -84,5 +84,5 @@ def test_a_ranker_that_cannot_be_loaded_is_an_error_at_once(model, cross_encoder
         MirrorReranker(model)
     with pytest.raises(ConfigError, match="predict_kwargs takes no argument 'on'"):
         MirrorReranker(cross_encoder, predict_kwargs={"on": 1})
-    with pytest.raises(ConfigError, match="path or hub name of a bundle, or Reranker"):
+    with pytest.raises(ConfigError, match="path or hub name of a bundle, or a loaded Reranker"):
         MirrorReranker(3)

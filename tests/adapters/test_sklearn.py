@@ -57,5 +57,5 @@ def test_bad_input(model):
         MirrorVectorizer(model).fit_transform("a text")
     with pytest.raises(ConfigError, match="model_kwargs takes no argument 'device'"):
         MirrorVectorizer(model, model_kwargs={"device": "cpu"}).fit()
-    with pytest.raises(ConfigError, match=r"model must be .* an Encoder, got 3"):
+    with pytest.raises(ConfigError, match=r"model must be .* a loaded Encoder, got 3"):
         MirrorVectorizer(3).fit()

@@ -71,7 +71,6 @@ def test_every_command_takes_the_name(index, bundle, release, write_wheel, cli, 
     assert "every SHA-256 verified" in cli("info", NAME).out
     models = load_models(NAME, ServerConfig())
     assert list(models.by_name) == [NAME]  # not that of the folder in the cache
-    models.close()
 
 
 def test_a_wheel_of_ones_own_has_a_local_version(index, bundle, write_wheel, capsys):
@@ -139,7 +138,7 @@ def test_a_failing_fetch_has_a_short_traceback(index):
     with pytest.raises(BundleError) as found:
         Encoder.load(NAME)
     assert [entry.name for entry in found.traceback] == [
-        "test_a_failing_fetch_has_a_short_traceback", "load",
+        "test_a_failing_fetch_has_a_short_traceback", "load", "_find",
     ]  # fmt: skip
 
 

@@ -126,7 +126,7 @@ def test_bad_calls(client):
     for options, message in [
         ({"truncate_dim": 33}, r"truncate_dim must be in 1 .. 32, got 33"),
         ({"prompt_name": "x"}, "no prompt is called 'x'"),
-        ({"model": "other"}, "no such model: this server has mirror, mirror-en, mirror-fr"),
+        ({"model": "other"}, "no such model: this server has mirror-en, mirror-fr, mirror"),
         ({"lang": "de"}, "this server has no 'de'; it has en, fr"),
     ]:
         with pytest.raises(ConfigError, match=message):

@@ -35,6 +35,8 @@ OPTIONS = {
     "devices": ([0], None),
     "cuda_graphs": (True, None),
     "provider_options": ({"use_tf32": 1}, None),
+    "cache": ("vectors.cache", NATIVE),
+    "cache_bytes": (1 << 25, NATIVE),
 }
 
 
@@ -80,7 +82,8 @@ def test_the_engine_runs_by_default_and_says_so(bundle, caplog, cli):
 
 
 @pytest.mark.parametrize("option", [field.name for field in dataclasses.fields(LoadOptions)])
-def test_every_option_is_honoured_by_what_runs(bundle, option):
+def test_every_option_is_honoured_by_what_runs(bundle, option, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # for the cache
     value, expected = OPTIONS[option]
     if expected is None:
         with pytest.raises(Exception, match=option):  # of the same class as under "cpu"

@@ -14,6 +14,7 @@ from command_errors import one_line_error
 from mirror_rt import BundleError, ClosedError, ConfigError, Encoder, InvalidTextError, LanguagePack
 from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 from mirror_rt.encoding.batch_encoder import BatchEncoder
+from mirror_rt.encoding.loaded_bundle import LoadedBundle
 from mirror_rt.pipeline.pipeline import Pipeline
 
 TAGS = ["en", "fr", "ru", "zh", "ar", "es", "pt", "de", "it", "pl", "fi", "he"]
@@ -103,6 +104,7 @@ def test_a_pack_has_the_methods_of_an_encoder():
     """What is a property of one bundle, such as its dimension, is asked of `pack.encoder(lang)`."""
     of_a_bundle = {"warmup"} | {n for n, v in vars(Encoder).items() if isinstance(v, property)}
     of_a_bundle |= {n for n, v in vars(BatchEncoder).items() if isinstance(v, property)}
+    of_a_bundle |= {n for n, v in vars(LoadedBundle).items() if isinstance(v, property)}
     public = {name for name in dir(Encoder) if not name.startswith("_")}
     assert public - of_a_bundle <= set(dir(LanguagePack))
 

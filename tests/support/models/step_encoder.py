@@ -14,7 +14,7 @@ from mirror_rt.tokens.tokenization import TokenizedTexts, find_invalid
 class CharacterTokenizer:
     """A token a character."""
 
-    max_length, pad_id, clip_characters = 1000, 0, 1000
+    max_length, pad_id, clip_characters, left_out = 1000, 0, 1000, -1
 
     def __init__(self):
         self.threads = set()

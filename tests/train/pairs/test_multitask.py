@@ -335,7 +335,7 @@ def test_predict_refuses(exported, bundle, folder, tuned, tmp_path, cli):
         ([exported, "--head", "sentiment", "--input", quora, "--fields", "sentence1",
           "--label-field", "id"], 1, "row 0: the label 'x' is not one of very negative"),
         ([exported, "--head", "paraphrase", "--input", quora, "--fields", "sentence1"], 2,
-         "takes 2 texts"),
+         "expected 2 columns, as a row has two texts"),
         ([exported, "--head", "sentiment", "--input", lines, "--label-field", "y"], 2,
          "need columns"),
         ([exported, "--head", "sentiment", "--input", lines, "--output", lines], 1,
