@@ -5,6 +5,7 @@ they take with a real model is what benchmarks/serve/bursts.py shows.
 """
 
 import concurrent.futures
+import itertools
 import json
 import os
 
@@ -26,12 +27,18 @@ def server(bundle):
 
 @pytest.mark.parametrize(("requests", "texts"), BURSTS)
 @pytest.mark.parametrize("timeout", [None, 50])
-def test_a_burst(server, requests, texts, timeout):
+def test_a_burst(server, words, requests, texts, timeout):
     """Nothing is given up, and nothing runs of what was refused."""
-    body = json.dumps({"inputs": ["river " * 20] * texts, "truncate": True}).encode()
+    # Equal texts that wait together would run once.
+    pairs = map(" ".join, itertools.product(words, repeat=2))
+    bodies = [
+        json.dumps({"inputs": [f"{pair} " * 10 for pair in itertools.islice(pairs, texts)],
+                    "truncate": True})
+        for _ in range(requests)
+    ]  # fmt: skip
     before = server.get("/status")[1]["models"][0]["texts"]
 
-    def send(_):
+    def send(body):
         connection = server.connect()
         try:
             headers = {} if timeout is None else {"X-Request-Timeout": str(timeout)}
@@ -43,7 +50,7 @@ def test_a_burst(server, requests, texts, timeout):
             connection.close()
 
     with concurrent.futures.ThreadPoolExecutor(requests) as clients:
-        answers = list(clients.map(send, range(requests)))
+        answers = list(clients.map(send, bodies))
     accepted = [json.loads(content) for status, _, content in answers if status == 200]
     refused = [int(after) for status, after, _ in answers if status == 429]
     assert accepted

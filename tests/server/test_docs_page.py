@@ -29,8 +29,11 @@ PACKED = (resources.files("mirror_rt") / "server" / "http" / "scalar.js.gz").rea
 
 
 @pytest.fixture(scope="module")
-def server(bundle):
-    server = ServerProcess(bundle, "--model-name", NAME)
+def server(bundle, tiny_reranker):
+    reranker = tiny_reranker("bert")
+    server = ServerProcess(
+        bundle, reranker, "--model-alias", f"{NAME}={bundle}", "--model-alias", f"ranks={reranker}"
+    )
     server.wait_until_ready()
     yield server
     assert server.stop() == 0

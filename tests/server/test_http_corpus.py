@@ -97,8 +97,11 @@ def complaint(case: Case, found: list[Answer] | Exception, vector: bytes) -> str
     ids = [answer.headers.get("x-request-id") for answer in found]
     if case.ids is not None and tuple(ids[: len(case.ids)]) != case.ids:
         return f"the answers are those of {ids}"
-    if any("error" not in json.loads(a.body) for a in found if a.status >= 400 and a.body):
-        return "an error is not said"
+    for answer in found:
+        if answer.status >= 400 and answer.body:
+            error = json.loads(answer.body)
+            if not all(error.get(name) for name in case.error_fields):
+                return f"an error is not said in {case.error_fields}"
     if any(
         a.body[:2] == b"[[" and a.body != vector for a in found if len(a.body) < len(vector) + 9
     ):

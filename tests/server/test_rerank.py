@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -265,11 +266,19 @@ def test_bad_bodies_harm_no_neighbour(make, folder, reranker):
     run(main())
 
 
-def test_many_texts_are_sent_in_pieces(make, folder, reranker):
+def test_many_texts_are_sent_in_pieces(make, folder, monkeypatch):
     """More than fit into one piece of the answer or of the body, which is decoded in parts."""
-    app = make(folder, max_wait=600.0)
+    app = make(folder, max_wait=600.0, timeout=600.0)  # no forecast of a busy machine refuses it
+    service = app.state.registry.services[folder.name]
+    model, free, began = service.loaded.pipeline.model, threading.Event(), threading.Event()
+    run_batch = model.run_batch
     texts = [f"the river {i} " + "x" * 200 for i in range(800)]
     body = {"query": QUERY, "documents": [{"text": text} for text in texts]}
+
+    def run_when_free(batch, *, normalize):
+        began.set()
+        assert free.wait(60)
+        return run_batch(batch, normalize=normalize)
 
     async def main():
         status, answer = await Call(app, "/v1/rerank", body).answer()
@@ -277,8 +286,9 @@ def test_many_texts_are_sent_in_pieces(make, folder, reranker):
         assert sorted(one["index"] for one in answer["results"]) == list(range(800))
         scores = [one["relevance_score"] for one in answer["results"]]
         assert scores == sorted(scores, reverse=True)
-        gone = Call(app, "/rerank", {"query": QUERY, "texts": texts})
-        await asyncio.sleep(0.2)
+        monkeypatch.setattr(model, "run_batch", run_when_free)
+        gone = Call(app, "/rerank", {"query": QUERY, "texts": texts, "truncate": True})
+        assert await asyncio.to_thread(began.wait, 60)
         gone.hang_up()
         await gone.task
         assert gone.status is None
@@ -286,8 +296,10 @@ def test_many_texts_are_sent_in_pieces(make, folder, reranker):
                     headers={"X-Request-Timeout": "0.01"})  # fmt: skip
         assert (await late.answer())[0] in (408, 429)
 
-    run(main())
-    service = app.state.registry.services[folder.name]
+    try:
+        run(main())
+    finally:
+        free.set()
     assert service.scheduler.statistics().waiting_texts == 0
     metrics = app.state.registry.metrics.text().decode()
     assert 'route="/v1/rerank",status="200"' in metrics

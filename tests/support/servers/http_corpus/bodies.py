@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from http_corpus.messages import (
     AUTHORIZED,
@@ -243,15 +244,21 @@ def json_bodies() -> Iterator[Case]:
         (b"", 400), (b"{", 400), (b"\x00", 400), (b'{"inputs": "\xff"}', 400), (b"[]", 422),
         (rb'{"inputs": "\ud800"}', 400), (b'{"inputs": ""}', 400), (b'{"inputs": 1}', 422),
         (b'{"inputs": ' + b"[" * 10_000, 422), (b'{"inputs": "a", "x": 1}', 422),
+        # Of two faults the first that is met is said: neither field takes a text.
+        (b'{"truncate": "\xff"}', 422), (rb'{"x": "\ud800", "inputs": "a"}', 422),
     ]:  # fmt: skip
         yield served(f"9.3 after the body {body[:24]!r}", post(body=body), status)
-    for path, name in [(b"/rerank", b"texts"), (b"/v1/rerank", b"documents"),
-                       (b"/v2/rerank", b"documents"), (b"/predict", b"inputs")]:  # fmt: skip
+    for path, name, fields in [
+        (b"/rerank", b'"query": "a", "texts"', ("error", "error_type")),
+        (b"/v1/rerank", b'"query": "a", "documents"', ("message", "detail")),
+        (b"/v2/rerank", b'"query": "a", "documents"', ("message", "detail")),
+        (b"/predict", b'"inputs"', ("error", "error_type")),
+    ]:
         for body, status in [
-            (b"", 400), (b"[]", 422), (b'{"%s": "\xff"}' % name, 400), (b'{"%s": 1}' % name, 422),
-            (rb'{"query": "\ud800", "%s": ["a"]}' % name, 400),
-            (b'{"%s": ' % name + b"[" * 10_000, 422),
-            (b'{"query": "a", "%s": ["a", "b"]}' % name, 422),  # the model gives vectors
+            (b"", 400), (b"[]", 422), (b"{%s: " % name, 400), (b"{%s: 1}" % name, 422),
+            (b'{%s: ["\xff"]}' % name, 400), (rb'{%s: ["\ud800"]}' % name, 400),
+            (b"{%s: " % name + b"[" * 10_000, 422), (rb'{"x": "\ud800", %s: ["a"]}' % name, 422),
+            (b'{%s: ["a", "b"]}' % name, 422),  # the model gives vectors
         ]:  # fmt: skip
-            section = f"9.3 {path.decode()} after the body {body[:24]!r}"
-            yield served(section, post(body=body, path=path), status)
+            section = f"9.3 {path.decode()} after the body {body[:48]!r}"
+            yield replace(served(section, post(body=body, path=path), status), error_fields=fields)

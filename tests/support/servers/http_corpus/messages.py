@@ -38,6 +38,7 @@ class Case:
         statuses: statuses of the answers, in order.
         closes: whether the server then closes the connection; else it must answer another request.
         ids: request ids of the answers, if their order matters.
+        error_fields: fields of an error's JSON object that say what is wrong.
     """
 
     section: str
@@ -45,6 +46,7 @@ class Case:
     statuses: tuple[int, ...]
     closes: bool = False
     ids: tuple[str, ...] | None = None
+    error_fields: tuple[str, ...] = ("error",)
 
 
 def head(line: bytes, *fields: bytes, host: bytes | None = b"Host: a") -> bytes:
