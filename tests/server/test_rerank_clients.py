@@ -45,6 +45,13 @@ def url(server):
 
 
 @pytest.fixture
+def http():
+    """What Cohere's clients send with: they leave the one of their own open."""
+    with httpx.Client() as client:
+        yield client
+
+
+@pytest.fixture
 def cohere(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "build/cohere"))
     return pytest.importorskip("cohere", reason="cohere is not in build/cohere")
@@ -57,8 +64,8 @@ def same(results, ranking, top_n=3):
     )
 
 
-def test_cohere(cohere, url, ranking):
-    client = cohere.ClientV2(api_key=KEY, base_url=url)
+def test_cohere(cohere, url, ranking, http):
+    client = cohere.ClientV2(api_key=KEY, base_url=url, httpx_client=http)
     answer = client.rerank(model="rerank-v3.5", query=QUERY, documents=TEXTS)
     same(answer.results, ranking)
     assert answer.meta.billed_units.search_units == 1
@@ -71,32 +78,33 @@ def test_cohere(cohere, url, ranking):
     with pytest.raises(cohere.UnprocessableEntityError, match="top_n"):
         client.rerank(model="ranks", query=QUERY, documents=TEXTS, top_n=0)
     with pytest.raises(cohere.UnauthorizedError):
-        cohere.ClientV2(api_key="wrong", base_url=url).rerank(
+        cohere.ClientV2(api_key="wrong", base_url=url, httpx_client=http).rerank(
             model="ranks", query=QUERY, documents=TEXTS
         )
 
 
 def test_cohere_asynchronous(cohere, url, ranking):
     async def main():
-        client = cohere.AsyncClientV2(api_key=KEY, base_url=url)
-        return await client.rerank(model="ranks", query=QUERY, documents=TEXTS)
+        async with httpx.AsyncClient() as http:
+            client = cohere.AsyncClientV2(api_key=KEY, base_url=url, httpx_client=http)
+            return await client.rerank(model="ranks", query=QUERY, documents=TEXTS)
 
     same(asyncio.run(main()).results, ranking)
 
 
-def test_cohere_of_the_first_version(cohere, url, ranking):
-    client = cohere.Client(api_key=KEY, base_url=url)
+def test_cohere_of_the_first_version(cohere, url, ranking, http):
+    client = cohere.Client(api_key=KEY, base_url=url, httpx_client=http)
     documents = [{"text": text} for text in TEXTS]
     answer = client.rerank(model="ranks", query=QUERY, documents=documents, return_documents=True)
     same(answer.results, ranking)
     assert [one.document.text for one in answer.results] == [TEXTS[i] for i in ranking[0]]
 
 
-def test_langchain_with_cohere(cohere, url, ranking):
+def test_langchain_with_cohere(cohere, url, ranking, http):
     from langchain_core.documents import Document
 
     module = pytest.importorskip("langchain_cohere.rerank")
-    client = cohere.ClientV2(api_key=KEY, base_url=url)
+    client = cohere.ClientV2(api_key=KEY, base_url=url, httpx_client=http)
     compressor = module.CohereRerank(client=client, model="ranks", top_n=2)
     found = compressor.compress_documents([Document(text) for text in TEXTS], QUERY)
     assert [one.page_content for one in found] == [TEXTS[i] for i in ranking[0][:2]]
