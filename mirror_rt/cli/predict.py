@@ -48,10 +48,7 @@ class Predict(Invocation):
 
     model: Bundle
     head: Annotated[str | None, Help("needed where the bundle has several", "NAME")] = None
-    input: Annotated[
-        str,
-        INPUT,
-    ]  # fmt: skip
+    input: Annotated[str, INPUT]
     fields: Annotated[
         str | None,
         Help("columns of the text, or of the two texts (default: text or sentence; for pairs "
