@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -77,9 +78,13 @@ def test_ctrl_c_of_a_job_that_a_script_put_in_the_background(bundle):
             if not int(ignored, 16) & 1 << (signal.SIGINT - 1):
                 break
             time.sleep(0.05)
-        job.send_signal(signal.SIGINT)
+        for _ in range(12):  # again, as people do: a callback of Python can swallow an interrupt
+            job.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                job.wait(10)
+                break
         # A shell says 130 of both: Python ends by a signal that comes in an `exec` of an import.
-        assert job.wait(60) in (130, -signal.SIGINT), job.stderr.read()
+        assert job.poll() in (130, -signal.SIGINT), job.stderr.read()
 
 
 def test_json_lines(cli, bundle, tmp_path):
