@@ -1,5 +1,7 @@
 """Training a cross-encoder on labelled pairs: its losses, its folder, its files and its command."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -170,6 +172,9 @@ def test_the_command(file, cli, tiny_bert, tmp_path, words):
     assert done.code == 0, done.err
     assert "train.tsv: 24 pairs with scores (0 without a label or a text left out)" in done.out
     assert f"next: mirror-rt export {out}" in done.out
+    training = json.loads((out / "mirror.json").read_text())["training"]
+    best = f"; rho {training['spearman']:.4f} after step {training['best_step']}, the best\n"
+    assert best in done.out
     for more, message in [
         (("--recipe", "word"), "--recipe does not go with --objective cross-encoder"),
         (("--temperature", "0.1"), "--temperature does not go with --objective cross-encoder"),

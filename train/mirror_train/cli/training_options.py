@@ -116,6 +116,8 @@ def print_result(report: TuneReport, more: str = "") -> None:
     made = report.manifest.training or {}
     speed = f"{made['strings_per_second']} strings/s, " if "strings_per_second" in made else ""
     waste = f", padding {made['padding_percent']} %" if "padding_percent" in made else ""
+    if "spearman" in made:
+        more = f"; rho {made['spearman']:.4f} after step {made['best_step']}, the best{more}"
     if "kept_neighbours" in made:
         more = f", {made['kept_neighbours']:.0%} of the base model's neighbours kept{more}"
     print(

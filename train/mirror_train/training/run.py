@@ -141,11 +141,15 @@ class Run:
         `encoder` gives the vectors of the current weights, or their rho on pairs, by which
         `TrainConfig.select` chooses those to end with, in the place of the trainer's own selection.
         """
+        shown = ""
         if (pairs := self._pairs) is not None:
 
             def rho() -> tuple[float, None]:
+                nonlocal shown
                 score = encoder if callable(encoder) else partial(evaluate_similarity, encoder)
-                return score(pairs), None
+                found = score(pairs)
+                shown = f", rho={found:.4f}"
+                return found, None
 
             trainer.selection = self._selection = Selection(rho, self.config.evaluate_every)
         done = self._checkpoint.step if self._checkpoint else 0
@@ -154,7 +158,7 @@ class Run:
         )
 
         def on_step(loss: float) -> None:
-            bar.set_postfix_str(f"loss={loss:.4f}")
+            bar.set_postfix_str(f"loss={loss:.4f}{shown}")
             bar.update(size)
 
         try:
