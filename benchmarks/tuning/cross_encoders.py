@@ -3,9 +3,10 @@
     python benchmarks/tuning/cross_encoders.py data DATA --out SETS
     python benchmarks/tuning/cross_encoders.py evaluate DATA MODEL [MODEL ...]
 
-`data` writes SETS/labelled.tsv (pairs of the STS benchmark with their scores), and SETS/pairs.tsv
-(these and SICK's, without scores). No text of them is in the development or test set of the STS
-benchmark: DATA/pairs/sts-train.csv mixes the benchmark's three parts, and SICK shares captions.
+`data` writes SETS/labelled.tsv (pairs of the STS benchmark with their scores), SETS/both.tsv (these
+and SICK's, whose scores of 1 to 5 become 0 to 5) and SETS/pairs.tsv (without scores, each pair
+once). No text of them is in the development or test set of the STS benchmark:
+DATA/pairs/sts-train.csv mixes the benchmark's three parts, and SICK shares captions.
 `evaluate` prints Spearman's rho on the test set with a 95 % interval, and how much it is above that
 of the first model (2,000 paired bootstrap samples). A MODEL is a folder, of an encoder or of a
 cross-encoder; the latter is run by sentence-transformers.
@@ -52,12 +53,18 @@ def write_sets(data: Path, out: Path, *, sick: int) -> None:
     sts = read_similarity(data / "pairs/sts-train.csv")
     sts = sts.take(kept(sts.first, sts.second or []))
     other = read_unlabelled_pairs(data / "sts/sick-r-all.tsv")
+    scored = read_scored_pairs(data / "sts/sick-r-all.tsv")
+    rated = [
+        f"{scored.first[i]}\t{scored.second[i]}\t{(scored.scores[i] - 1) / 4 * 5:.3f}"
+        for i in kept(list(scored.first), list(scored.second))
+    ]
     rows = np.random.default_rng(0).permutation(kept(other.first, other.second or []))
     other = other.take(rows[:sick])
     with new_folder(out, overwrite=False) as folder:
         lines = [f"{a}\t{b}\t{y:g}" for (a, b), y in zip(sts.items(), sts.targets, strict=True)]
         header = "sentence1\tsentence2\tscore"
         (folder / "labelled.tsv").write_text("\n".join([header, *lines, ""]), encoding="utf-8")
+        (folder / "both.tsv").write_text("\n".join([header, *lines, *rated, ""]), encoding="utf-8")
         lines = [f"{a}\t{b}" for a, b in [*sts.items(), *other.items()]]
         (folder / "pairs.tsv").write_text("\n".join([*lines, ""]), encoding="utf-8")
     print(f"{out}: {len(sts)} labelled pairs, and {len(lines)} pairs without labels")
