@@ -12,7 +12,6 @@ What these classes cannot do here is an error that says what to write instead.
 from mirror_rt.compat import util
 from mirror_rt.compat.cross_encoder import CrossEncoder
 from mirror_rt.compat.sentence_transformer import SentenceTransformer
-from mirror_rt.compat.text_cross_encoder import TextCrossEncoder
 from mirror_rt.compat.text_embedding import TextEmbedding
 from mirror_rt.compat.util import SimilarityFunction
 
@@ -20,7 +19,6 @@ __all__ = [
     "CrossEncoder",
     "SentenceTransformer",
     "SimilarityFunction",
-    "TextCrossEncoder",
     "TextEmbedding",
     "util",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -28,39 +28,7 @@ _REFUSED = {
 }
 
 
-class TextModel:
-    """What the classes of fastembed have in common."""
-
-    model_name: str
-    threads: int | None
-
-    def _options(self, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """Return the path and the options of a bundle by the arguments of the constructor."""
-        kwargs = given["kwargs"]
-        refuse(type(self).__name__, _REFUSED, {"cache_dir": given["cache_dir"], **kwargs})
-        ignored = {*_REFUSED, "enable_cpu_mem_arena"}
-        kwargs = {name: value for name, value in kwargs.items() if name not in ignored}
-        self.model_name, self.threads = given["model_name"], given["threads"]
-        path = kwargs.pop("specific_model_path", None) or self.model_name
-        offline = kwargs.pop("local_files_only", False)
-        options = {"threads": self.threads, "offline": offline, **kwargs}
-        refuse_unknown(type(self).__name__, options, LoadKeywords.__annotations__)
-        return path, options | _providers(given["providers"], given["cuda"], given["device_ids"])
-
-    @classmethod
-    def add_custom_model(cls, *args: Any, **kwargs: Any) -> None:
-        """Refuse: a model becomes a bundle by `mirror-rt export`, and is then loaded by its path.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(
-            "models are not added to a list: run `mirror-rt export MODEL --out BUNDLE`, and give "
-            "BUNDLE as model_name"
-        )
-
-
-class TextEmbedding(TextModel):
+class TextEmbedding:
     """A bundle with the methods of `fastembed.TextEmbedding`.
 
     Args:
@@ -91,9 +59,29 @@ class TextEmbedding(TextModel):
         lazy_load: bool = False,
         **kwargs: Any,
     ) -> None:
-        self._lazy = LazyEncoder(*self._options(locals()))
+        refuse("TextEmbedding", _REFUSED, {"cache_dir": cache_dir, **kwargs})
+        ignored = {*_REFUSED, "enable_cpu_mem_arena"}
+        options = {name: value for name, value in kwargs.items() if name not in ignored}
+        path = options.pop("specific_model_path", None) or model_name
+        offline = options.pop("local_files_only", False)
+        options = {"threads": threads, "offline": offline, **options}
+        refuse_unknown("TextEmbedding", options, LoadKeywords.__annotations__)
+        self.model_name, self.threads = model_name, threads
+        self._lazy = LazyEncoder(path, options | _providers(providers, cuda, device_ids))
         if not lazy_load:
             self._lazy.load()
+
+    @classmethod
+    def add_custom_model(cls, *args: Any, **kwargs: Any) -> None:
+        """Refuse: a model becomes a bundle by `mirror-rt export`, and is then loaded by its path.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "models are not added to a list: run `mirror-rt export MODEL --out BUNDLE`, and give "
+            "BUNDLE as model_name"
+        )
 
     @property
     def encoder(self) -> Encoder:
