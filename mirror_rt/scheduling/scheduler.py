@@ -16,7 +16,7 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.keywords import with_visible_options
 from mirror_rt.pipeline.inputs import Inputs
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
-from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline, Vectors
+from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline
 from mirror_rt.scheduling.device_thread import DeviceThread
 from mirror_rt.scheduling.intake import Intake
 from mirror_rt.scheduling.queue import RequestQueue
@@ -211,36 +211,6 @@ class Scheduler:
         """Return only the embeddings of `aencode_with_info`: [n, D], or [D] for a single string."""
         encoded = await self.aencode_with_info(inputs, timeout=timeout, **options)
         return encoded.embeddings[0] if isinstance(inputs, str) else encoded.embeddings
-
-    async def aencode_tokens(
-        self,
-        inputs: Inputs,
-        *,
-        timeout: float | None = None,
-        times: RequestTimes | None = None,
-        **options: Unpack[EncodeKeywords],
-    ) -> list[Vectors]:
-        """Encode like `Encoder.encode_tokens`, with the queue and timeout of `aencode_with_info`.
-
-        Returns:
-            One array for each text: float32 [tokens, H], special tokens included.
-
-        Raises:
-            ConfigError: also if the model gives no token vectors.
-        """
-        with self.intake.guard():
-            request = self.intake.begin(inputs, timeout, options, times, of_tokens=True)
-        vectors: list[Vectors] = await self.intake.result(request)
-        return vectors
-
-    async def in_tokenizer(self, work: Callable[[], T]) -> T:
-        """Run `work` in a tokenising thread, after what is queued there, and await its result.
-
-        `work` cannot be interrupted, so it should be short: split long work into several calls. If
-        the task is cancelled before `work` has begun, it does not run. A closed scheduler raises
-        ClosedError.
-        """
-        return await self.intake.in_tokenizer(work)
 
     def statistics(self) -> SchedulerStatistics:
         """Return the counts since the start, and how much waits now."""
