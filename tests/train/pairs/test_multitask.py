@@ -263,17 +263,15 @@ def test_bad_input(folder, configure, tmp_path):
 def test_the_command_line(folder, tiny_bert, tmp_path, cli):
     out = tmp_path / "tuned"
     options = ["train", "multitask", "--data", folder, "--model", tiny_bert, "--out", out,
-               "--steps", 2, "--projection", 8, "--batch-sizes", "8,8,8", "--hinges",
-               ".5,0"]  # fmt: skip
+               "--steps", 2, "--projection", 8]  # fmt: skip
     done = cli(*options)
     assert done.code == 0, done.err
     assert "paraphrase: 108 rows to train on (quora-dev.csv without 12 held out; 0" in done.out
     assert "majority class" in done.out
-    assert Heads.read(out).get("paraphrase").hinge == 0.5
+    assert Heads.read(out).get("paraphrase").hinge == 0.7
     again = cli(*options)
     assert (again.code, "already exists" in again.err) == (1, True)
     for extra, message in [
-        (["--weights", "1,2"], "--weights 1,2: expected a number for each of sentiment"),
         (["--tasks", "sentiment,x"], "no task 'x': there are sentiment, paraphrase, similarity"),
         (["--top", "1"], "top must be at least 2"),
         (["--steps", "0"], "steps must be at least 1"),

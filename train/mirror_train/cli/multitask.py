@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from mirror_rt.cli.common import format_table
 from mirror_rt.cli.parsing.options import Given, Group, Help
-from mirror_rt.errors import ConfigError, Setting
 from mirror_train.cli.training_options import RUN, Training, print_result
 from mirror_train.compute.launch import is_first_process
 from mirror_train.pairs.multitask_data import MultitaskData, load_multitask_data
@@ -19,42 +17,8 @@ from mirror_train.training.run_config import MultitaskConfig
 if TYPE_CHECKING:
     from mirror_train.training.run import TuneReport
 
-_DEFAULTS = MultitaskRecipe()
-
-
-def _numbers(field: str, text: str) -> Help:
-    """Return the help of an option that takes a number for each task."""
-    numbers: Mapping[str, float] = getattr(_DEFAULTS, field)
-    default = ",".join(f"{number:g}" for number in numbers.values())
-    metavar = ",".join(task[0].upper() for task in numbers)
-    return Help(f"{text}, of {', '.join(numbers)} (default {default})", metavar)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ByTask:
-    """The fields of the recipe with a number for each task."""
-
-    weights: Annotated[str | None, _numbers("weights", "factors of the losses")] = None
-    batch_sizes: Annotated[str | None, _numbers("batch_sizes", "rows of a batch")] = None
-    dropouts: Annotated[str | None, _numbers("dropouts", "rates of dropout before the heads")] = (
-        None
-    )
-    hinges: Annotated[str | None, _numbers("hinges", "least cosines")] = None
-    recipe: Annotated[
-        Given[MultitaskRecipe],
-        Group(leave_out=("weights", "batch_sizes", "dropouts", "hinges")),
-    ]
-
-    def make(self) -> MultitaskRecipe:
-        """Make the recipe."""
-        numbers = {}
-        for field in fields(self):
-            if field.name != "recipe":
-                text, defaults = getattr(self, field.name), getattr(_DEFAULTS, field.name)
-                numbers[field.name] = (
-                    defaults if text is None else _by_task(field.name, text, defaults)
-                )
-        return self.recipe.make(**numbers)
+# The fields of the recipe with a number for each task, which Python sets.
+_BY_TASK = ("weights", "batch_sizes", "dropouts", "hinges")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +50,10 @@ class Multitask(Training):
 
     data: Annotated[_Data, Group("data")]
     config: Annotated[Given[MultitaskConfig], RUN]
-    recipe: Annotated[_ByTask, Group("hyper-parameters (defaults: those of BERT-CF)")]
+    recipe: Annotated[
+        Given[MultitaskRecipe],
+        Group("hyper-parameters (defaults: those of BERT-CF)", leave_out=_BY_TASK),
+    ]
 
     def run(self) -> None:
         from mirror_train.pairs.multitask import tune_multitask
@@ -135,15 +102,3 @@ def _metrics(metrics: dict[str, dict[str, float | None]]) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
-
-
-def _by_task(name: str, text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a number for each task, of the type that its default has."""
-    kinds = [type(number) for number in defaults.values()]
-    try:
-        numbers = [kind(word) for kind, word in zip(kinds, text.split(","), strict=True)]
-    except ValueError:
-        raise ConfigError(
-            Setting(name, text), f": expected a number for each of {', '.join(defaults)}"
-        ) from None
-    return dict(zip(defaults, numbers, strict=True))

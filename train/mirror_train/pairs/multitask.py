@@ -92,7 +92,7 @@ def _tune(
     with begun(config, config.precision) as run:
         for size in sizes.values():
             run.processes.own_rows(
-                size, "--batch-size" if system == "finetune" else "--batch-sizes with"
+                size, "--batch-size" if system == "finetune" else "batch_sizes with"
             )
         hashes = {name: [one.sha256() for one in part.parts] for name, part in tasks.items()}
         model = open_model(run, config, make, data=hashes, frozen=frozen)
