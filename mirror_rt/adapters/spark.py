@@ -1,14 +1,11 @@
-"""Adapt encoders to Spark: `MirrorEmbedder` for `mapInArrow`, and `embedding_udf`."""
+"""Adapt encoders to Spark: `MirrorEmbedder` for `mapInArrow`."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-import numpy as np
 
 from mirror_rt.adapters.lazy import LazyEncoder, TableAdapter
 from mirror_rt.encoding.encoder import Encoder
@@ -18,7 +15,6 @@ from mirror_rt.inference.providers import without_cards
 with importing("pyspark", extra="spark", purpose="mirror_rt.adapters.spark"):
     import pyarrow as pa
     from pyspark import TaskContext
-    from pyspark.ml.functions import predict_batch_udf
     from pyspark.sql import DataFrame
     from pyspark.sql.types import (
         ArrayType,
@@ -68,42 +64,6 @@ class MirrorEmbedder(TableAdapter):
             last = batch.num_columns - 1
             name, lists = batch.schema.names[last], batch.column(last).cast(vectors)
             yield batch.set_column(last, name, lists)
-
-
-def embedding_udf(
-    model: str | Path,
-    *,
-    batch_size: int = 4096,
-    model_kwargs: Mapping[str, Any] | None = None,
-    encode_kwargs: Mapping[str, Any] | None = None,
-) -> Any:
-    """Return a function of columns, made by `pyspark.ml.functions.predict_batch_udf`.
-
-        frame.withColumn("embedding", embedding_udf("all-MiniLM-L6-v2")("text"))
-
-    It needs pandas. A text that cannot be encoded has a vector of NaN, because this kind of
-    function gives every row an array; `MirrorEmbedder` gives it a null.
-
-    Args:
-        model: path (on every machine) or hub name of a bundle.
-        batch_size: number of texts that are sorted by length together.
-        model_kwargs: options of `Encoder.load`.
-        encode_kwargs: options of `Encoder.encode`.
-
-    Raises:
-        ConfigError: an option is unknown.
-    """
-    options = dict(encode_kwargs or {})
-    number = _numbers(options)
-    options.setdefault("errors", "nan" if isinstance(number[1], FloatType) else "zero")
-    lazy = LazyEncoder(model, model_kwargs, options)
-
-    def make_predict() -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
-        encoder = _encoder_of_worker(lazy)
-        dtype = number[0].to_pandas_dtype()
-        return lambda texts: encoder.encode(texts.tolist(), **options).astype(dtype)
-
-    return predict_batch_udf(make_predict, return_type=ArrayType(number[1]), batch_size=batch_size)
 
 
 def _numbers(options: Mapping[str, Any]) -> tuple[Any, Any]:

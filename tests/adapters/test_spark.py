@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, ByteType, FloatType
 
-from mirror_rt.adapters.spark import MirrorEmbedder, embedding_udf
+from mirror_rt.adapters.spark import MirrorEmbedder
 from mirror_rt.errors import ConfigError
 
 
@@ -82,14 +82,6 @@ def test_a_worker_keeps_its_encoder(model, frame):
     assert {row.misses for row in rows} == {1}
 
 
-def test_function_of_columns(model, frame, documents, encoder):
-    pytest.importorskip("pandas")
-    rows = rows_of(frame.withColumn("v", embedding_udf(str(model))("text")))
-    vectors = np.array([row.v for row in rows])
-    assert np.isnan(vectors).all(axis=1).tolist() == ([False] * 6 + [True] * 2) * 20
-    np.testing.assert_allclose(vectors[:6], encoder.encode(documents), atol=1e-5)
-
-
 def test_unknown_options_are_refused_at_once(model):
     with pytest.raises(ConfigError, match="takes no argument 'thread'"):
         MirrorEmbedder(str(model), model_kwargs={"thread": 1})
@@ -99,6 +91,6 @@ def test_the_pipeline_of_the_guide(shown, spark, model, frame, tmp_path):
     frame.write.parquet(f"{tmp_path}/texts")
     there = {"all-MiniLM-L6-v2": model, "s3://texts/2026": f"{tmp_path}/texts",
              "s3://vectors/2026": f"{tmp_path}/vectors"}  # fmt: skip
-    exec(shown("embedding_udf", there), {"spark": spark})
+    exec(shown("adapters.spark", there), {"spark": spark})
     rows = rows_of(spark.read.parquet(f"{tmp_path}/vectors"))
     assert [row.embedding is None for row in rows] == ([False] * 6 + [True] * 2) * 20
