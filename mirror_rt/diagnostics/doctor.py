@@ -18,7 +18,7 @@ import numpy as np
 
 from mirror_rt import _core
 from mirror_rt.bundle.hub import cache_folder
-from mirror_rt.bundle.manifest import Manifest, Precision
+from mirror_rt.bundle.manifest import Precision
 from mirror_rt.cpus import cpu_budget
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import MirrorError, MissingDependencyError, ProviderError
@@ -199,7 +199,6 @@ def _self_test(model: str | Path, load: LoadOptions) -> Iterator[Finding]:
             alone = np.array([encoder.encode(t, normalize_embeddings=True) for t in _REFERENCE])
             precision, provider = encoder.variant.precision, encoder.providers[0]
             why = encoder.provider_reason
-            yield from _attention(encoder.manifest)
     except MirrorError as error:
         yield Finding("model", "fault", str(error), _mend(error))
         return
@@ -217,24 +216,6 @@ def _self_test(model: str | Path, load: LoadOptions) -> Iterator[Finding]:
         yield Finding("model", "ok", detail)
     else:
         yield Finding("model", "fault", detail, "pip install -U 'mirror-rt[cpu]', export it again")
-
-
-def _attention(manifest: Manifest) -> Iterator[Finding]:
-    """Say with which operators the graphs attend that may run on a card, if there is one.
-
-    onnxruntime chooses the kernel of each by the card, the dtype and the length of the texts.
-    """
-    if not nvidia_cards():
-        return
-    graphs = []
-    for name, variant in manifest.variants.items():
-        if variant.target != "native" and variant.precision != "int8":
-            fused = variant.graph.get("fused", {})
-            found = [f"{op} x {count}" for op, count in fused.items() if op.endswith("Attention")]
-            graphs.append(f"{name}: {', '.join(found) or 'no fused attention'}")
-    said = "; ".join(graphs) or "no graph for a card"
-    how = "with ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO=1 onnxruntime prints the kernels"
-    yield Finding("attention", "ok", f"{said} ({how})")
 
 
 def _mend(error: MirrorError) -> str | None:

@@ -4,7 +4,6 @@ import os
 
 import pytest
 
-from damage import add_variant
 from fake_cuda import make_onnxruntime
 from mirror_rt import MissingDependencyError
 from mirror_rt.cpus import CpuBudget
@@ -208,13 +207,3 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     monkeypatch.setenv("MIRROR_RT_CACHE", str(tmp_path / "new"))
     assert finding("cache").status == "ok"
     assert not os.path.lexists(tmp_path / "new")
-
-
-def test_the_attention_of_each_graph(bundle, bundle_copy, monkeypatch):
-    assert not [f for f in examine(bundle) if f.name == "attention"]  # without a card
-    monkeypatch.setattr(doctor, "nvidia_cards", lambda: 1)
-    add_variant(bundle_copy, "fp16-cuda", "onnx/other.onnx", precision="fp16", target="cuda")
-    found = finding("attention", bundle_copy)
-    assert found.status == "ok"
-    assert found.detail.startswith("fp32: Attention x 2; fp16-cuda: no fused attention (")
-    assert "ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO" in found.detail
