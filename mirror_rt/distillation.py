@@ -121,7 +121,8 @@ def _words(config: DistillConfig) -> dict[str, float]:
         wordfreq = require("wordfreq", extra="demo", purpose="--words")
         language = listed_language(wordfreq, config.words)
         listed = wordfreq.top_n_list(language, config.top)
-        occurrences = [wordfreq.word_frequency(word, language) for word in listed]
+        listing = wordfreq.get_frequency_dict(language)  # word_frequency needs jieba for Chinese
+        occurrences = [listing[word] for word in listed]
     return dict(zip(listed, occurrences, strict=True))
 
 
@@ -172,7 +173,9 @@ def _added(
         text = f"a {word}"
         parts = splitter.pre_tokenize_str(normalizer.normalize_str(text) if normalizer else text)
         tokens = tokenizer.encode(text).ids[first:]
-        if len(parts) == 2 and len(tokens) > 1 and not special & set(tokens):
+        # Unigram may cut a word that its vocabulary has: a second entry would change its id.
+        new = len(parts) == 2 and tokenizer.token_to_id(parts[1][0]) is None
+        if new and len(tokens) > 1 and not special & set(tokens):
             found[parts[1][0]] = tokens
     return found
 
@@ -271,7 +274,8 @@ def _manifest(
         level=source.level,
         base_model=source.base_model,
         training={"distilled_from": digest_of(encoder.folder), "tokens": len(table)}
-        | asdict(config),
+        | asdict(config)
+        | {"words": config.words and Path(config.words).name},  # not whose folder it was in
         space=sha256(folder / TABLE)[:16],
         variants={"fp32": Variant(TABLE, "fp32", "static", unchecked="it is a table")},
         files=record_files(folder),

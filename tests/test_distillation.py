@@ -5,11 +5,11 @@ import sys
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from mirror_rt import ConfigError, Encoder
 from mirror_rt.cli import main
-from mirror_rt.distillation import DistillConfig, distill
+from mirror_rt.distillation import DistillConfig, _added, distill
 from mirror_rt.errors import DataError, OutputExistsError
 from paths import ROOT
 
@@ -89,7 +89,8 @@ def test_words_in_other_kinds_of_tokenizers(tiny_bundle, family, tmp_path):
     listed = tmp_path / "words.txt"
     listed.write_text("the\nriver\nrivertown\nthe river\n")
     encoder = Encoder.load(tiny_bundle(family))
-    distill(encoder, tmp_path / "s", DistillConfig(words=str(listed)))
+    made = distill(encoder, tmp_path / "s", DistillConfig(words=str(listed)))
+    assert made.training["words"] == "words.txt"
     static = Encoder.load(tmp_path / "s")
     the, town = static.tokenize(["the", "the rivertown"])
     assert town[: len(the)] == the
@@ -100,10 +101,20 @@ def test_words_in_other_kinds_of_tokenizers(tiny_bundle, family, tmp_path):
     assert np.isfinite(static.encode(["the rivertown", "the old people"])).all()
 
 
+def test_a_word_that_unigram_has_and_cuts_gets_no_second_entry():
+    """It would disable all words: the tokens of the encoder must keep their ids."""
+    pieces = [("<unk>", 0.0), ("▁a", -1.0), ("▁", -1.0), ("b", -1.0), ("c", -1.0), ("▁bc", -50.0)]
+    tokenizer = Tokenizer(models.Unigram(pieces, 0))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    assert _added(tokenizer, {"bc": 0.1, "cb": 0.1}, set()) == {"▁cb": [2, 4, 3]}
+
+
 def test_words_of_a_language(bundle, tmp_path):
     pytest.importorskip("wordfreq")
-    made = distill(Encoder.load(bundle), tmp_path / "s", DistillConfig(words="en", top=100))
-    assert made.training["words"] == "en"
+    for language in ("en", "zh", "ko"):  # of the last two wordfreq cannot tokenise words by itself
+        config = DistillConfig(words=language, top=100)
+        made = distill(Encoder.load(bundle), tmp_path / language, config)
+        assert made.training["words"] == language
     with pytest.raises(ConfigError, match="no word list for language 'xx'"):
         distill(Encoder.load(bundle), tmp_path / "t", DistillConfig(words="xx"))
     assert not (tmp_path / "t").exists()

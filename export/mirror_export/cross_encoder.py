@@ -121,8 +121,6 @@ def _declared_activation(pretrained: Pretrained, labels: int) -> ScoreActivation
     config.json; without one it is a sigmoid for one label, and nothing for several.
     """
     config, settings = pretrained.model.config, declared(pretrained.folder, "CrossEncoder")
-    if settings.default_prompt_name is not None:
-        raise ModelError(f"{pretrained.folder}: prompts of a cross-encoder are not supported")
     of_library = getattr(config, "sentence_transformers", None) or {}
     old = getattr(config, "sbert_ce_default_activation_function", None)
     path = settings.activation or of_library.get("activation_fn") or old

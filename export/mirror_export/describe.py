@@ -107,8 +107,9 @@ def _max_length(pretrained: Pretrained, manifest: Manifest, config: ExportConfig
         if own is None or own >= manifest.max_length or manifest.pad_to is not None:
             return manifest.max_length
         logger.warning(
-            "texts are cut at %d tokens, as the folder declares; the model takes %d "
+            "%s are cut at %d tokens, as the folder declares; the model takes %d "
             "(--max-length model)",
+            "texts" if pretrained.classifier is None else "pairs",
             own,
             manifest.max_length,
         )

@@ -136,7 +136,7 @@ def compare(
 def compare_scores(expected: Vectors, exported: Reranker, pairs: list[Pair]) -> ParityReport:
     """Compare the logits of pairs with `expected`, float32 [n, C]; the gate is that of fp32."""
     pipeline = exported.pipeline
-    plan = pipeline.plan(batch_size=PARITY_BATCH, errors="nan")
+    plan = pipeline.plan(batch_size=PARITY_BATCH, prompt="", errors="nan")
     found = pipeline.encode(text_windows(pairs, invalid={}), plan)
     a, b = (logits.astype(np.float64) for logits in (expected, found.embeddings))
     centred_a, centred_b = a - a.mean(axis=0), b - b.mean(axis=0)

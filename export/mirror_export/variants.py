@@ -119,6 +119,7 @@ def _score(
         max_length=manifest.max_length,
         pad_id=manifest.pad_id,
         copy=False,
+        left=pretrained.hf_tokenizer.truncation_side == "left",
     )
     models = (
         TorchScores(pretrained.classifier, names),

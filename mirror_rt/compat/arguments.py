@@ -16,7 +16,7 @@ from mirror_rt.inference.load_options import LoadKeywords
 from mirror_rt.inference.providers import without_cards
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.options import EncodePlan
-from mirror_rt.reranking.options import PredictKeywords, PredictOptions
+from mirror_rt.reranking.options import PredictKeywords, PredictOptions, of_pipeline
 from mirror_rt.reranking.reranker import PairPipeline
 from mirror_rt.tokens.pairs import Pair, as_pair
 from mirror_rt.tokens.windows import WINDOW_TEXTS, TextWindow, text_windows
@@ -103,25 +103,16 @@ def pairs_with_blanks(
     pairs: Iterable[Any],
     batch_size: int,
     given: Mapping[str, Any],
-    prompt: str = "",
+    prompt: str | None = None,
 ) -> tuple[Iterator[TextWindow], EncodePlan]:
-    """Cut pairs into windows like `with_blanks`, and check the options of `Reranker.predict`.
-
-    The prompt goes before the first text of each pair.
-    """
+    """Cut pairs into windows like `with_blanks`, and check the options of `Reranker.predict`."""
     refuse_unknown("a cross-encoder", given, PredictKeywords.__annotations__)
-    options = PredictOptions(**{**given, "batch_size": batch_size})
-    plan = pipeline.plan(
-        batch_size=batch_size, on_too_long=options.on_too_long, errors=options.errors
-    )
-
-    def prepared(item: Any) -> Any:
-        pair = as_pair(item, options.truncation)
-        with_text = isinstance(pair, Pair) and isinstance(pair.query, str)
-        return pair._replace(query=prompt + pair.query) if with_text else pair
+    options = PredictOptions(**{"prompt": prompt, **given, "batch_size": batch_size})
+    plan = pipeline.plan(**of_pipeline(options))
 
     def checked() -> Iterator[TextWindow]:
-        for window in text_windows(map(prepared, pairs), invalid={}):
+        items = (as_pair(item, options.truncation) for item in pairs)
+        for window in text_windows(items, invalid={}):
             filled = map(_filled, window.texts)
             yield window._replace(invalid=pipeline.tokenizer.find_invalid(list(filled)))
 
@@ -132,8 +123,8 @@ def _filled(pair: Any) -> Any:
     """Return a pair with letters in place of blank texts; anything else as it is."""
     if not isinstance(pair, Pair):
         return pair
-    query, document, truncation = pair
-    return Pair("a" if _blank(query) else query, "a" if _blank(document) else document, truncation)
+    query = "a" if _blank(pair.query) else pair.query
+    return pair._replace(query=query, document="a" if _blank(pair.document) else pair.document)
 
 
 def _blank(text: object) -> bool:

@@ -48,6 +48,8 @@ class Pipeline:
         cache: keeps vectors of the model; the pipeline's owner closes it.
     """
 
+    unit = "texts"  # what messages call the inputs
+
     def __init__(
         self,
         tokenizer: TextTokenizer,
@@ -304,9 +306,11 @@ class Pipeline:
             raise InvalidTextError(list(rows.invalid))
         n, limit = len(rows.truncated), self.tokenizer.max_length
         if rows.invalid and plan.errors == "zero":
-            message = "%d of %d texts cannot be encoded, and get vectors of zeros (said once)"
+            message = (
+                f"%d of %d {self.unit} cannot be encoded, and get vectors of zeros (said once)"
+            )
             self._say_once(logging.WARNING, message, len(rows.invalid), n)
-        too_long = "%d of %d texts are longer than %d tokens and were"
+        too_long = f"%d of %d {self.unit} are longer than %d tokens and were"
         if cut := int(rows.truncated.sum()):
             self._say_once(logging.WARNING, f"{too_long} cut there (said once)", cut, n, limit)
         if rows.weights is not None:

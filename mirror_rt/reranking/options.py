@@ -7,12 +7,14 @@ from typing import Literal, TypedDict, get_args
 
 from mirror_rt.bundle.score_layers import ScoreActivation
 from mirror_rt.errors import ConfigError
+from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.tokens.pairs import Truncation
 
 __all__ = ["PredictKeywords", "PredictOptions", "ScoreActivation", "Truncation"]
 
-OnPairTooLong = Literal["truncate", "error"]
+OnPairTooLong = Literal["truncate", "truncate-left", "error"]
 OnPairError = Literal["raise", "nan"]
+OF_PIPELINE = ("batch_size", "prompt_name", "prompt", "on_too_long", "errors")
 
 
 class PredictKeywords(TypedDict, total=False):
@@ -21,6 +23,8 @@ class PredictKeywords(TypedDict, total=False):
     batch_size: int
     activation: ScoreActivation | None
     truncation: Truncation
+    prompt_name: str | None
+    prompt: str | None
     on_too_long: OnPairTooLong
     errors: OnPairError
 
@@ -37,8 +41,12 @@ class PredictOptions:
         truncation: of a pair of more than `max_length` tokens, `"longest_first"` cuts the longer
             text, and both once they are equally long; `"only_second"` cuts the document alone, and
             refuses a query that leaves no room for it.
-        on_too_long: whether a pair of more than `max_length` tokens is cut (`"truncate"`), or
-            refused (`"error"`).
+        prompt_name: which of the model's prompts to put before every query; by default the one that
+            it declares.
+        prompt: text to put before every query instead; `""` for none.
+        on_too_long: whether a pair of more than `max_length` tokens is cut at the ends of its texts
+            (`"truncate"`; at their beginnings if the model's tokenizer has `truncation_side` left)
+            or at their beginnings (`"truncate-left"`), or refused (`"error"`).
         errors: `"raise"` refuses the call for an unusable pair; `"nan"` gives that pair NaN.
 
     Raises:
@@ -48,6 +56,8 @@ class PredictOptions:
     batch_size: int = 32
     activation: ScoreActivation | None = None
     truncation: Truncation = "longest_first"
+    prompt_name: str | None = None
+    prompt: str | None = None
     on_too_long: OnPairTooLong = "truncate"
     errors: OnPairError = "raise"
 
@@ -62,3 +72,8 @@ class PredictOptions:
             if (value := getattr(self, name)) not in allowed:
                 expected = f"one of {', '.join(map(repr, allowed))}"
                 raise ConfigError(field=name, expected=expected, value=value)
+
+
+def of_pipeline(options: PredictOptions) -> EncodeKeywords:
+    """Return the options of a call that the pipeline of pairs takes."""
+    return {name: getattr(options, name) for name in OF_PIPELINE}  # type: ignore[return-value]

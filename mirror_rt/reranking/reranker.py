@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from mirror_rt.bundle.declared_modules import read_object
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.encoding.loaded_bundle import LoadedBundle, open_model
 from mirror_rt.errors import ConfigError, Setting
@@ -18,15 +19,19 @@ from mirror_rt.keywords import refuse_unknown, with_visible_options
 from mirror_rt.pipeline.inputs import as_list
 from mirror_rt.pipeline.options import EncodeKeywords, EncodePlan
 from mirror_rt.pipeline.pipeline import Pipeline, Vectors
+from mirror_rt.pipeline.prompts import Prompts
 from mirror_rt.reranking.options import (
+    OF_PIPELINE,
+    OnPairTooLong,
     PredictKeywords,
     PredictOptions,
     ScoreActivation,
     Truncation,
+    of_pipeline,
 )
 from mirror_rt.reranking.score_head import ACTIVATIONS, ScoredModel, ScoreHead
 from mirror_rt.tokens.chunking import TokenRows
-from mirror_rt.tokens.pairs import PairTokenizer, as_pair
+from mirror_rt.tokens.pairs import Pair, PairTokenizer, as_pair
 from mirror_rt.tokens.tokenization import why_invalid
 from mirror_rt.tokens.windows import TextWindow, text_windows
 
@@ -36,8 +41,6 @@ if TYPE_CHECKING:
 Scores = npt.NDArray[np.float32]
 Ranking = list[dict[str, Any]]
 
-_OF_PAIRS = ("batch_size", "on_too_long", "errors")
-
 
 class PairPipeline(Pipeline):
     """A pipeline whose texts are pairs, and whose vectors are logits, float32 [n, C].
@@ -46,16 +49,23 @@ class PairPipeline(Pipeline):
     `encode` those that a pair has.
     """
 
+    unit = "pairs"
+
     def __init__(
-        self, tokenizer: PairTokenizer, model: Any, cache: VectorCache | None = None
+        self,
+        tokenizer: PairTokenizer,
+        model: Any,
+        cache: VectorCache | None = None,
+        prompts: Prompts | None = None,
     ) -> None:
-        super().__init__(tokenizer, model, normalize=False, cache=cache)
+        super().__init__(tokenizer, model, normalize=False, cache=cache, prompts=prompts)
 
     def plan(self, **options: Unpack[EncodeKeywords]) -> EncodePlan:
-        """Check the options of a call: `batch_size`, `on_too_long` and `errors`."""
-        refuse_unknown("a cross-encoder", options, _OF_PAIRS)
-        if (found := options.get("on_too_long", "truncate")) not in ("truncate", "error"):
-            raise ConfigError(field="on_too_long", expected="'truncate' or 'error'", value=found)
+        """Check the options of a call: those of `PredictOptions` but `activation`, `truncation`."""
+        refuse_unknown("a cross-encoder", options, OF_PIPELINE)
+        if options.get("on_too_long") == "chunk":
+            expected = "one of " + ", ".join(map(repr, get_args(OnPairTooLong)))
+            raise ConfigError(field="on_too_long", expected=expected, value="chunk")
         return super().plan(**options)
 
     def tokenize(
@@ -65,6 +75,9 @@ class PairPipeline(Pipeline):
         if not isinstance(inputs, TextWindow):
             inputs = [as_pair(item) for item in inputs]
             inputs = TextWindow(0, inputs, self.tokenizer.find_invalid(inputs))
+        if plan.on_too_long == "truncate-left":
+            pairs = [p._replace(left=True) if isinstance(p, Pair) else p for p in inputs.texts]
+            inputs, plan = inputs._replace(texts=pairs), plan._replace(on_too_long="truncate")
         return super().tokenize(inputs, plan, stop)
 
 
@@ -85,9 +98,12 @@ class Reranker(LoadedBundle):
         tokenizer = PairTokenizer.from_file(
             folder / Layout.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
         )
+        declared = read_object(folder / "tokenizer_config.json")
+        tokenizer.left = declared.get("truncation_side") == "left"
         scored = ScoredModel(self._model, head)
         cache = self._model.open_cache(scored.dimension)
-        self.pipeline: PairPipeline = PairPipeline(tokenizer, scored, cache)
+        prompts = Prompts(manifest.prompts, manifest.default_prompt_name)
+        self.pipeline: PairPipeline = PairPipeline(tokenizer, scored, cache, prompts)
 
     @classmethod
     def load(cls, path_or_name: str | Path, **keywords: Unpack[LoadKeywords]) -> Reranker:
@@ -147,9 +163,7 @@ class Reranker(LoadedBundle):
         show_progress_bar: bool | None = False,
         stop: threading.Event | None = None,
     ) -> Scores:
-        plan = self.pipeline.plan(
-            batch_size=options.batch_size, on_too_long=options.on_too_long, errors=options.errors
-        )
+        plan = self.pipeline.plan(**of_pipeline(options))
         items = self.items(pairs, options.truncation)
         windows = text_windows(items, invalid=self.pipeline.tokenizer.find_invalid(items))
         found = self.pipeline.encode(windows, plan, show_progress_bar, stop).embeddings
@@ -221,9 +235,9 @@ class Reranker(LoadedBundle):
         items = self.items(pairs, made.truncation)
         if len(items) > SHARED_TEXTS or "batch_size" in options:
             return await run_in_thread(lambda stop: self._predict(items, made, stop=stop))
-        logits = await scheduler_of(self).aencode(
-            items, on_too_long=made.on_too_long, errors=made.errors
-        )
+        given = of_pipeline(made)
+        given.pop("batch_size")
+        logits = await scheduler_of(self).aencode(items, **given)
         return self.scores(logits, made.activation)
 
     async def arank(

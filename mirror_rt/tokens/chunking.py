@@ -115,7 +115,7 @@ def token_rows(
             rows.append((i, last_chunk(tokenizer, texts[i], prompt), 1))
             cut[i] = True
         elif begin == end:
-            refused[i] = "it has no tokens"
+            refused[i] = tokenizer.why_empty
         else:
             rows.append((i, tokens.ids[begin:end], 1))
             cut[i] = long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import ConfigError, Setting
+from mirror_rt.tokens.chunking import last_chunk
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.tokens.tokenization import (
     MOST_ID,
@@ -39,11 +41,13 @@ class Pair(NamedTuple):
         document: the second text; None for a text alone, as classifiers of texts take it.
         truncation: `longest_first` cuts the longer one until both are of one length, and then both,
             as transformers does; `only_second` keeps the whole query.
+        left: cut the beginnings of texts in place of their ends.
     """
 
     query: str
     document: str | None
     truncation: Truncation = "longest_first"
+    left: bool = False
 
 
 def as_pair(item: Any, truncation: Truncation = "longest_first") -> Any:
@@ -68,7 +72,7 @@ class PairTokenizer(TextTokenizer):
     """A tokenizer of pairs: the special tokens between and around them are those of its file.
 
     The texts are tokenised one by one, a query with many documents once. `limit` is that of both
-    texts and their special tokens.
+    texts and their special tokens; with `left`, pairs lose the beginnings of their texts.
 
     Raises:
         ConfigError: the file has no form for pairs, or another one than a first text with type 0
@@ -76,9 +80,16 @@ class PairTokenizer(TextTokenizer):
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, max_length: int, pad_id: int, copy: bool = True
+        self,
+        tokenizer: Tokenizer,
+        *,
+        max_length: int,
+        pad_id: int,
+        copy: bool = True,
+        left: bool = False,
     ) -> None:
         super().__init__(tokenizer, max_length=max_length, pad_id=pad_id, copy=copy)
+        self.left = left
         self._before, self._middle, self._after, self._types = self._read_frame()
 
     def limit(self, max_length: int) -> None:
@@ -92,84 +103,85 @@ class PairTokenizer(TextTokenizer):
             )
         super().limit(max_length)
         self._room = max_length - special
+        self.why_empty = (
+            f"the query leaves no room for a document: both may have {self._room} tokens "
+            "(truncation='longest_first' cuts the query, too)"
+        )
 
     def find_invalid(self, inputs: Sequence[Any]) -> dict[int, str]:
-        """Return index -> reason for each input that is no pair, or whose query leaves no room."""
-        found = {i: reason for i, item in enumerate(inputs) if (reason := _why_invalid(item))}
-        kept = [
-            (i, pair.query) for i, pair in enumerate(inputs)
-            if i not in found and pair.truncation == "only_second" and pair.document is not None
-        ]  # fmt: skip
-        lengths = self._lengths(list(dict.fromkeys(query for _, query in kept)))
-        for i, query in kept:
-            if lengths[query] >= self._room:
-                found[i] = (
-                    f"the query has {lengths[query]} tokens and leaves no room for a document: "
-                    f"both may have {self._room} (truncation='longest_first' cuts the query, too)"
-                )
-        return found
+        """Return index -> reason for each input that is no pair of texts."""
+        return {i: reason for i, item in enumerate(inputs) if (reason := _why_invalid(item))}
 
     def short_ids(self, text: object, prompt: str) -> list[int] | None:
         """Return None: a text by itself is no pair."""
         return None
 
     def __call__(self, texts: Sequence[Any], *, prompt: str = "") -> TokenizedTexts:
-        """Tokenise valid pairs; a row without tokens is one whose query leaves no room.
+        """Tokenise valid pairs, with `prompt` before each query and, like it, cut from the left.
 
-        As of a text, the first 64 characters per token of the limit are tokenised of each.
+        A row without tokens is one whose query leaves no room. As of a text, 64 characters per
+        token of the limit are tokenised of each.
         """
-        each = list(
-            dict.fromkeys(text for pair in texts for text in pair[:2] if pair[1] is not None)
-        )
-        encodings, clipped = self._clipped(each, special=False)
-        tokens = RaggedTokens.from_lists([encoding.ids for encoding in encodings])
-        own = {
-            text: (tokens.ids[begin:end], _length(encoding), cut)
-            for text, (begin, end), encoding, cut in zip(
-                each, tokens.spans(), encodings, clipped, strict=True
-            )
-        }
+        pairs = [
+            pair._replace(query=prompt + pair.query, left=pair.left or self.left) for pair in texts
+        ]
+        own = self._own([pair for pair in pairs if pair.document is not None])
+        alone = self._alone([pair for pair in pairs if pair.document is None])
         parts: list[Ids] = [np.empty(0, np.int32)]
         offsets, truncated = np.zeros(len(texts) + 1, np.int64), []
-        alone = self._alone([pair[0] for pair in texts if pair[1] is None])
-        for row, pair in enumerate(texts):
-            if pair[1] is None:
-                ids, cut = alone[pair[0]]
+        for row, pair in enumerate(pairs):
+            if pair.document is None:
+                ids, cut = alone[pair]
                 parts.append(ids)
                 offsets[row + 1] = len(ids)
                 truncated.append(cut)
                 continue
-            (query, m, query_cut), (document, n, document_cut) = own[pair[0]], own[pair[1]]
-            of_query, of_document = _kept(m, n, self._room, pair.truncation)
+            (query, m, query_cut), (document, n, document_cut) = (
+                own[text, pair.left] for text in (pair.query, pair.document)
+            )
+            counts = _kept(m, n, self._room, pair.truncation)
             long = m + n > self._room
             truncated.append(long or query_cut or document_cut)
-            if of_document < 1 and long:
+            if counts[1] < 1 and long:
                 continue
             first, second = (
-                ids[:count] ^ -kind
-                for ids, count, kind in zip(
-                    (query, document), (of_query, of_document), self._types, strict=True
-                )
+                (ids[len(ids) - count :] if pair.left else ids[:count]) ^ -kind
+                for ids, count, kind in zip((query, document), counts, self._types, strict=True)
             )
             parts += (self._before, first, self._middle, second, self._after)
             offsets[row + 1] = sum(map(len, parts[-5:]))
         np.cumsum(offsets, out=offsets)
         return TokenizedTexts(RaggedTokens(np.concatenate(parts), offsets), truncated)
 
-    def _alone(self, texts: list[str]) -> dict[str, tuple[Ids, bool]]:
-        """Tokenise texts without a document: text -> its ids, and whether it was cut."""
-        found = (
-            super().__call__(texts) if texts else TokenizedTexts(RaggedTokens.from_lists([]), [])
-        )
-        spans = found.tokens.spans()
-        return {
-            text: (found.tokens.ids[begin:end], cut)
-            for text, (begin, end), cut in zip(texts, spans, found.truncated, strict=True)
-        }
+    def _own(self, pairs: list[Pair]) -> dict[tuple[str, bool], tuple[Ids, int, bool]]:
+        """Tokenise the texts of pairs, each once.
 
-    def _lengths(self, texts: list[str]) -> dict[str, int]:
-        encodings = self._clipped(texts, special=False)[0] if texts else []
-        return {text: _length(encoding) for text, encoding in zip(texts, encodings, strict=True)}
+        Returns:
+            Of each text and side: the tokens at the end that may stay, the number of all tokens,
+            and whether the text is longer than what was tokenised of it.
+        """
+        found = {}
+        for left in {pair.left for pair in pairs}:
+            sides = [(pair.query, pair.document or "") for pair in pairs if pair.left is left]
+            texts = list(dict.fromkeys(itertools.chain.from_iterable(sides)))
+            encodings, clipped = self._clipped(texts, special=False, left=left)
+            for text, encoding, cut in zip(texts, encodings, clipped, strict=True):
+                whole = [encoding, *encoding.overflowing]
+                ids = encoding.ids
+                if left:
+                    ids = [i for part in whole for i in part.ids][-self.max_length :]
+                found[text, left] = (np.array(ids, np.int32), sum(map(len, whole)), cut)
+        return found
+
+    def _alone(self, pairs: list[Pair]) -> dict[Pair, tuple[Ids, bool]]:
+        """Tokenise pairs without a document: their ids, and whether they were cut."""
+        if not pairs:
+            return {}
+        tokens, truncated = super().__call__([pair.query for pair in pairs])
+        return {
+            pair: (last_chunk(self, pair.query, "") if cut and pair.left else tokens.ids[a:b], cut)
+            for pair, (a, b), cut in zip(pairs, tokens.spans(), truncated, strict=True)
+        }
 
     def _read_frame(self) -> tuple[Ids, Ids, Ids, tuple[int, int]]:
         """Return the special tokens before, between and after the texts, and the texts' types."""
@@ -191,10 +203,6 @@ class PairTokenizer(TextTokenizer):
         coded = np.array(found.ids, np.int32) ^ -np.array(types, np.int32)
         before, middle, after = (coded[spans[part]] for part in (0, 2, 4))
         return before, middle, after, (of_query.pop(), of_document.pop())
-
-
-def _length(encoding: Any) -> int:
-    return len(encoding) + sum(map(len, encoding.overflowing))
 
 
 def _why_invalid(item: Any) -> str | None:

@@ -119,6 +119,8 @@ class TextTokenizer:
         self._tokenizer.no_truncation()
         self.left_out = -1
         """The token id that is left out of every text; -1 for none."""
+        self.why_empty = "it has no tokens"
+        """The reason why an input has a row without tokens."""
         self._for_ascii: Tokenizer | None = None
         self.pad_id = pad_id
         self.limit(max_length)
@@ -229,16 +231,23 @@ class TextTokenizer:
         return find_invalid(inputs)
 
     def _clipped(
-        self, texts: Sequence[str], prompt: str = "", *, special: bool = True
+        self, texts: Sequence[str], prompt: str = "", *, special: bool = True, left: bool = False
     ) -> tuple[list[Encoding], list[bool]]:
-        """Return the encoding of each text, with the special tokens or without, and what is cut."""
+        """Return the encoding of each text, with the special tokens or without, and what is cut.
+
+        With `left`, only the last characters of a long text are tokenised, and not the first ones.
+        """
         clip, second = self.clip_characters, _SECOND_CLIP * self.max_length
-        encodings = self._encode([prompt + text[:clip] for text in texts], special=special)
+        kept = (
+            [text[-clip:] for text in texts] if left else [prompt + text[:clip] for text in texts]
+        )
+        encodings = self._encode(kept, special=special)
         truncated = list(map(bool, map(_OVERFLOWING, encodings)))
         if max(map(len, texts), default=0) > clip:
             for i, text in enumerate(texts):
                 if len(text) > clip and not truncated[i]:
-                    encodings[i] = self._encode([prompt + text[:second]], special=special)[0]
+                    longer = text[-second:] if left else prompt + text[:second]
+                    encodings[i] = self._encode([longer], special=special)[0]
                     truncated[i] = bool(encodings[i].overflowing) or len(text) > second
         return encodings, truncated
 

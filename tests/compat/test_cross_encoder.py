@@ -9,6 +9,7 @@ import torch
 from sentence_transformers import CrossEncoder as Real
 
 from mirror_export import ExportConfig, export_bundle
+from mirror_rt import Reranker, Scheduler
 from mirror_rt.compat import CrossEncoder
 from mirror_rt.errors import BundleError, ConfigError, InvalidTextError
 from tiny_models import make_model
@@ -138,6 +139,30 @@ def test_prompts_go_before_the_first_text(ours):
     np.testing.assert_allclose(ours.predict(PAIRS, prompt="about: "), expected, atol=1e-6)
     with pytest.raises(ValueError, match="Prompt name 'no' not found"):
         model.predict(PAIRS, "no")
+
+
+def test_what_a_folder_declares_goes_into_the_bundle(tiny_cross_encoder, tmp_path):
+    source, long = tmp_path / "source", [*PAIRS, (QUERY, "the river in a town " * 60)]
+    saved = Real(str(tiny_cross_encoder("bert")), device="cpu", prompts={"q": "about: ", "no": ""})
+    saved.default_prompt_name = "q"
+    saved.tokenizer.truncation_side = "left"
+    saved.save_pretrained(str(source))
+    export_bundle(ExportConfig(str(source), tmp_path / "bundle"))
+    real = Real(str(source), device="cpu", processor_kwargs={"truncation_side": "left"})
+    assert (real.default_prompt_name, real.tokenizer.truncation_side) == ("q", "left")
+    ours, reranker = CrossEncoder(tmp_path / "bundle"), Reranker.load(tmp_path / "bundle")
+    assert (ours.prompts, ours.default_prompt_name) == (real.prompts, "q")
+    for options in ({}, {"prompt_name": "no"}, {"prompt": "a town: "}):
+        theirs = real.predict(long, **options)
+        np.testing.assert_allclose(ours.predict(long, **options), theirs, atol=2e-5)
+        ranked = [
+            one["score"] for one in reranker.rank(QUERY, ["the doctor", long[-1][1]], **options)
+        ]
+        assert ranked == pytest.approx(sorted(theirs[[0, -1]], reverse=True), abs=2e-5)
+    with Scheduler(reranker) as scheduler:
+        scored = reranker.scores(scheduler.encode(long[:3]))
+    np.testing.assert_allclose(scored, real.predict(long[:3]), atol=2e-5)
+    assert np.abs(ours.predict(long, prompt="") - real.predict(long)).max() > 1e-3
 
 
 def test_names_and_places_of_arguments_from_before_are_taken(ours, caplog):

@@ -6,6 +6,7 @@ Run it once for a release, and commit what it writes:
 `PYTHONPATH=tests/support/models:tests/support/documents python tests/kept/kept_files.py`.
 """
 
+import itertools
 import json
 import shutil
 from dataclasses import replace
@@ -14,11 +15,17 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    PreTrainedTokenizerFast,
+)
 
-from mirror_export import ExportConfig, export_pack
-from mirror_rt import Encoder, __version__
+from mirror_export import ExportConfig, export_bundle, export_pack
+from mirror_rt import Encoder, Reranker, __version__
 from mirror_rt.bulk import DatasetConfig, encode_dataset
+from mirror_rt.distillation import DistillConfig, distill
 from mirror_rt.heads.task_heads import Heads, TaskHead
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_train import TuneConfig, load_recipe, load_training_data, tune
@@ -37,18 +44,23 @@ on_too_long = "truncate"
 """
 
 
-def write_model(folder):
-    """Write a BERT of one layer and 16 dimensions: 40 kB."""
+def write_model(folder, *, of_pairs=False):
+    """Write a BERT of one layer and 16 dimensions, or a cross-encoder on it: 40 kB."""
     tokenizer = make_tokenizer(TINY["bert"], SENTENCES[:4])
     torch.manual_seed(0)
     size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = BertConfig(vocab_size=tokenizer.get_vocab_size(), intermediate_size=32,
                         max_position_embeddings=32, initializer_range=0.2, **size)  # fmt: skip
-    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    if of_pairs:
+        config.num_labels = 1
+        BertForSequenceClassification(config).save_pretrained(folder)
+    else:
+        BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     names = {f"{name}_token": token for name, token in TINY["bert"].tokens}
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_max_length=32, **names
-    ).save_pretrained(folder)
+        tokenizer_object=tokenizer, model_max_length=32, **names,
+        truncation_side="left" if of_pairs else "right",
+    ).save_pretrained(folder)  # fmt: skip
 
 
 def add_head(folder):
@@ -78,6 +90,30 @@ def tune_kept(folder, language, **options):
     return tune(data, config)
 
 
+def write_reranker(out):
+    """Write a cross-encoder that declares a prompt and cuts from the left, and its scores."""
+    write_model(out / "model", of_pairs=True)
+    settings = {"model_type": "CrossEncoder", "prompts": {"q": "the "}, "default_prompt_name": "q"}
+    (out / "model" / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    export_bundle(ExportConfig(str(out / "model"), out / "reranker", parity_texts=TEXTS))
+    shutil.rmtree(out / "model")
+    with Reranker.load(out / "reranker") as reranker:
+        np.save(out / "scores.npy", reranker.predict(pairs_of(TEXTS)))
+
+
+def pairs_of(texts):
+    """Pair each text with one behind it, which is too long in the last pair."""
+    return [*itertools.pairwise(texts), (texts[0], " ".join(texts * 9))]
+
+
+def write_static(out):
+    """Write the static encoder of the kept bundle, and its vectors."""
+    with Encoder.load(out / "pack" / "en") as encoder:
+        distill(encoder, out / "static", DistillConfig(words=str(out / "words.txt"), dimension=8))
+    with Encoder.load(out / "static") as encoder:
+        np.save(out / "static.npy", encoder.encode(TEXTS))
+
+
 def write(out):
     write_model(out / "base")
     words = sorted({word for text in TEXTS for word in text.split()})[:16]
@@ -93,6 +129,8 @@ def write(out):
     with Encoder.load(out / "pack" / "en") as encoder:
         np.save(out / "vectors.npy", encoder.encode(TEXTS))
     write_job(out)
+    write_reranker(out)
+    write_static(out)
     (out / "serve.toml").write_text(SERVER)
 
 

@@ -18,6 +18,7 @@ from mirror_rt import (
     Encoder,
     LanguagePack,
     Predictor,
+    Reranker,
     __version__,
 )
 from mirror_rt.bulk import DatasetConfig, merge_manifest
@@ -71,6 +72,25 @@ def test_heads(kept, texts):
     assert set(predicted.labels) <= {"minus", "plus"}
 
 
+@pytest.mark.parametrize("provider", ["auto", "onnxruntime"])
+def test_reranker(kept, texts, provider):
+    """Its prompt and the side on which it cuts count, too."""
+    from kept_files import pairs_of
+
+    options = {} if provider == "auto" else {"providers": ["CPUExecutionProvider"]}
+    with Reranker.load(kept / "reranker", verify=True, **options) as reranker:
+        scores = reranker.predict(pairs_of(texts))
+        other = reranker.predict(pairs_of(texts), prompt="")
+    np.testing.assert_allclose(scores, np.load(kept / "scores.npy"), atol=1e-5)
+    assert np.abs(scores - other).max() > 1e-4
+
+
+def test_static_encoder(kept, texts):
+    with Encoder.load(kept / "static", verify=True) as encoder:
+        vectors = encoder.encode(texts)
+    np.testing.assert_allclose(vectors, np.load(kept / "static.npy"), atol=1e-6)
+
+
 def test_bulk_job(kept):
     names = (str(kept / name) for name in ("pack/en", "texts", "job"))
     manifest = merge_manifest(DatasetConfig(*names))
@@ -106,6 +126,8 @@ def test_server_configuration(kept, command):
     [
         ("pack/en/mirror.json", lambda kept: Encoder.load(kept / "pack" / "en")),
         ("pack/pack.json", lambda kept: LanguagePack.load(kept / "pack")),
+        ("reranker/mirror.json", lambda kept: Reranker.load(kept / "reranker")),
+        ("static/mirror.json", lambda kept: Encoder.load(kept / "static")),
         ("pack/en/heads/heads.json", lambda kept: Heads.read(kept / "pack" / "en")),
     ],
 )

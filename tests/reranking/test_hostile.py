@@ -54,6 +54,17 @@ def test_any_manifest_of_a_cross_encoder(stranger, own, data, verify):
 
 
 @fuzz
+@given(document=anything | anything.map(lambda side: {"truncation_side": side}))
+def test_any_configuration_of_a_tokenizer(stranger, own, document):
+    for name in ("mirror.json", "tokenizer.json"):
+        shutil.copy(own / name, stranger)
+    path = stranger / "tokenizer_config.json"
+    path.write_text(json.dumps(document))
+    check_scores(stranger, verify=False)
+    shutil.copy(own / path.name, stranger)
+
+
+@fuzz
 @given(data=st.data())
 def test_any_post_processor_of_pairs(stranger, own, data):
     shutil.copy(own / "mirror.json", stranger)

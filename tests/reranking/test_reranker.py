@@ -66,17 +66,20 @@ def test_scores_do_not_depend_on_the_batch(reranker, pairs):
 @given(
     items=st.lists(pair, max_size=6),
     truncation=st.sampled_from(["longest_first", "only_second"]),
-    on_too_long=st.sampled_from(["truncate", "error"]),
+    on_too_long=st.sampled_from(["truncate", "truncate-left", "error"]),
+    prompt=st.sampled_from(["", "the river "]),
 )
-def test_any_pair_among_any_others(reranker, items, truncation, on_too_long):
+def test_any_pair_among_any_others(reranker, items, truncation, on_too_long, prompt):
     options = {"truncation": truncation, "on_too_long": on_too_long, "errors": "nan"}
+    options["prompt"] = prompt
     found = reranker.predict(items, **options)
     alone = [reranker.predict([item], **options)[0] for item in items]
     np.testing.assert_allclose(found, np.array(alone, np.float32).reshape(-1), atol=1e-6)
     prepared = reranker.items(items, truncation)
     refused = reranker.pipeline.tokenizer.find_invalid(prepared)
     assert {*np.flatnonzero(np.isnan(found))} >= {*refused}
-    assert on_too_long == "error" or {*np.flatnonzero(np.isnan(found))} == {*refused}
+    cut = on_too_long != "error" and truncation == "longest_first"
+    assert not cut or {*np.flatnonzero(np.isnan(found))} == {*refused}
     if np.isnan(found).any():
         with pytest.raises(InvalidTextError) as caught:
             reranker.predict(items, **options | {"errors": "raise"})
@@ -118,11 +121,9 @@ def test_options_are_checked(reranker):
             reranker.predict([("a", "b")], **options)
     with pytest.raises(UnknownOptionError, match="takes no argument 'normalize_embeddings'"):
         reranker.predict([("a", "b")], normalize_embeddings=True)
-    with pytest.raises(UnknownOptionError, match="takes no argument 'prompt'"):
-        reranker.rank("a", ["b"], prompt="query: ")
-    with pytest.raises(UnknownOptionError, match="takes no argument 'prompt'"):
-        reranker.pipeline.plan(prompt="query: ")
-    with pytest.raises(ConfigError, match="on_too_long must be 'truncate' or 'error'"):
+    with pytest.raises(ConfigError, match="no prompt is called 'query'"):
+        reranker.rank("a", ["b"], prompt_name="query")
+    with pytest.raises(ConfigError, match=r"on_too_long must be one of 'truncate', .* got 'chunk'"):
         reranker.pipeline.plan(on_too_long="chunk")
     with pytest.raises(ConfigError, match="expected pairs of texts, got one string"):
         reranker.predict("a text")

@@ -115,6 +115,15 @@ def test_jina(app, reranker):
     assert [one["index"] for one in answer["results"]] == order[:2]
 
 
+def test_beginnings_are_cut_for_truncation_direction(app, reranker):
+    long = "the river in a town " * 60
+    expected = reranker.predict([(QUERY, long)], on_too_long="truncate-left", activation="sigmoid")
+    body = {"query": QUERY, "texts": [long], "truncate": True, "truncation_direction": "Left"}
+    answer = ask(app, "/rerank", body | {"model": "ranks"})[1]
+    assert answer[0]["score"] == pytest.approx(expected[0], abs=1e-6)
+    assert abs(expected - reranker.predict([(QUERY, long)], activation="sigmoid")).max() > 1e-4
+
+
 def test_cohere(app, reranker):
     order, scores = expected(reranker)
     body = {"model": "rerank-v3.5", "query": QUERY, "documents": TEXTS, "top_n": 3}
@@ -223,8 +232,7 @@ BAD = [
     ("/rerank", {"texts": ["a"]}, 422),
     ("/rerank", {"query": "a", "texts": ["a"], "top_n": 1}, 422),
     ("/rerank", {"query": "a", "texts": ["a"], "model": "other"}, 404),
-    ("/rerank", {"query": "a", "texts": ["a"], "truncate": True,
-                 "truncation_direction": "Left"}, 422),
+    ("/rerank", {"query": "a", "texts": ["a"], "truncation_direction": "up"}, 422),
     ("/rerank", b'{"query": "\\ud800", "texts": ["a"]}', 400),
     ("/rerank", b'{"query": "a", "texts": ["a"]', 400),
     ("/v1/rerank", {"query": "a", "documents": []}, 400),

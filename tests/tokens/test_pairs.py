@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from mirror_rt import BundleError, ConfigError
 from mirror_rt.tokens.padding import RaggedTokens
@@ -40,25 +41,45 @@ def types_and_ids(tokens):
 
 
 @fuzz
-@given(pairs=st.lists(st.tuples(texts, texts), max_size=4), limit=st.integers(8, 40))
-def test_rows_are_those_of_the_library(library, pairs, limit):
+@given(
+    pairs=st.lists(st.tuples(texts, texts), max_size=4),
+    limit=st.integers(8, 40),
+    side=st.sampled_from(["left", "right"]),
+    prompt=st.sampled_from(["", "the town: "]),
+)
+def test_rows_are_those_of_the_library(library, pairs, limit, side, prompt):
     whole = Tokenizer.from_str(library.to_str())
     for truncation in ("longest_first", "only_second"):
-        whole.enable_truncation(limit, strategy=truncation)
+        whole.enable_truncation(limit, strategy=truncation, direction=side)
         tokenizer = make(library, limit)
-        items = [Pair(*pair, truncation) for pair in pairs]
-        refused = tokenizer.find_invalid(items)
-        kept = [pair for i, pair in enumerate(items) if i not in refused]
-        (tokens, truncated), expected = tokenizer(kept), whole.encode_batch([p[:2] for p in kept])
-        types, ids = types_and_ids(tokens)
-        assert ids.tolist() == [i for encoding in expected for i in encoding.ids]
-        assert types.tolist() == [t for encoding in expected for t in encoding.type_ids]
-        assert truncated == [bool(encoding.overflowing) for encoding in expected]
-        for i, reason in refused.items():
-            assert reason.startswith("the query has ")
+        found = tokenizer(
+            [Pair(*pair, truncation, side == "left") for pair in pairs], prompt=prompt
+        )
+        prompted = [(prompt + query, document) for query, document in pairs]
+        empty = {i for i, length in enumerate(found.tokens.lengths) if not length}
+        for i in empty:
             assert truncation == "only_second"
             with pytest.raises(Exception, match="too short"):
-                whole.encode(*pairs[i])
+                whole.encode(*prompted[i])
+        kept = [i for i in range(len(pairs)) if i not in empty]
+        expected = whole.encode_batch([prompted[i] for i in kept])
+        types, ids = types_and_ids(found.tokens)
+        assert ids.tolist() == [i for encoding in expected for i in encoding.ids]
+        assert types.tolist() == [t for encoding in expected for t in encoding.type_ids]
+        assert [found.truncated[i] for i in kept] == [bool(one.overflowing) for one in expected]
+
+
+@pytest.mark.parametrize("truncation", ["longest_first", "only_second"])
+def test_a_tokenizer_that_cuts_from_the_left_does_as_in_transformers(library, truncation):
+    theirs = PreTrainedTokenizerFast(tokenizer_object=library, truncation_side="left")
+    tokenizer = PairTokenizer(library, max_length=14, pad_id=0, left=True)
+    words = [f"{word} the old river" for word in ("town", "people", "world")]
+    pairs = [(words[0], " ".join(words * n)) for n in range(1, 5)]
+    expected = theirs(*zip(*pairs, strict=True), truncation=truncation, max_length=14)["input_ids"]
+    _, ids = types_and_ids(tokenizer([Pair(*pair, truncation) for pair in pairs]).tokens)
+    assert ids.tolist() == [i for row in expected for i in row]
+    alone = tokenizer([Pair(pairs[-1][1], None)]).tokens.ids
+    assert alone.tolist() == theirs(pairs[-1][1], truncation=True, max_length=14)["input_ids"]
 
 
 def test_padding_gives_types(library):
@@ -84,6 +105,9 @@ def test_long_texts_cost_no_more_than_the_limit(library):
     tokens, truncated = tokenizer([Pair("the", "river " * 200_000), Pair("the " * 10**6, "old")])
     assert truncated == [True, True]
     assert tokens.lengths.tolist() == [16, 16]
+    last = [tokenizer([Pair("the", "river " * n + "old", left=True)]) for n in (40, 200_000)]
+    assert (last[0].tokens.ids == last[1].tokens.ids).all()
+    assert last[1].truncated == [True]
 
 
 def test_what_is_no_pair(library):
@@ -101,10 +125,10 @@ def test_a_query_that_leaves_no_room(library):
     tokenizer = make(library, 12)
     long = "the river " * 9
     items = [Pair("the", "old", "only_second"), Pair(long, "old", "only_second"), Pair(long, "old")]
-    reasons = tokenizer.find_invalid(items)
-    assert [*reasons] == [1]
-    assert "leaves no room for a document" in reasons[1]
-    assert tokenizer(items).tokens.lengths.tolist()[1] == 0
+    assert tokenizer.find_invalid(items) == {}
+    lengths = tokenizer(items).tokens.lengths
+    assert (lengths == 0).tolist() == [False, True, False]
+    assert "leaves no room for a document" in tokenizer.why_empty
 
 
 def test_limits_and_damaged_processors(library, tmp_path):

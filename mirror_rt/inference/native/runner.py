@@ -98,7 +98,8 @@ class NativeRunner(LoadedGraph):
         self._spins = _SPINS[options.resolved_spinning]
         self._encoder: _core.NativeEncoder | None
         self._pooling = encoder.pooling
-        self._typed = encoder.embeddings.types != ""
+        given = {name for node in encoder.graph.nodes for name in node.inputs}
+        self._typed = encoder.embeddings.types != "" and "token_type_ids" in given
         try:
             self._encoder = _pack(encoder, precision)
         except (ValueError, TypeError, ArithmeticError, LookupError) as error:

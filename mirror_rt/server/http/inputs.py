@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.pipeline.options import EncodeKeywords, OnTooLong
 from mirror_rt.pipeline.pipeline import EncodedTexts
 from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES
 from mirror_rt.server.admission.problems import Problem
@@ -49,6 +49,14 @@ def options_of(
         "prompt_name": name,
         "prompt": request.prompt,
     }
+
+
+def too_long(choice: OnTooLong, truncate: bool | None, direction: str | None) -> OnTooLong:
+    """Return what becomes of long inputs, by the server's choice and the fields of a request."""
+    if truncate is not None:
+        choice = "truncate" if truncate else "error"
+    left = choice == "truncate" and direction in ("Left", "left")
+    return "truncate-left" if left else choice
 
 
 def vectors_answer(content: Iterator[bytes], encoded: EncodedTexts) -> Answer:

@@ -14,7 +14,7 @@ from mirror_rt.reranking.score_head import ACTIVATIONS
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.http.decoding import BodyDecoder
 from mirror_rt.server.http.exchange import Answer, Exchange
-from mirror_rt.server.http.inputs import ROWS, check_number, check_texts, truncated_header
+from mirror_rt.server.http.inputs import ROWS, check_number, check_texts, too_long, truncated_header
 from mirror_rt.server.http.rerank_schemas import (
     CohereRerankRequest,
     Document,
@@ -175,11 +175,8 @@ async def _shortened(
 def _cut(service: ModelService, request: ScoreRequest) -> str:
     """Return what becomes of pairs that are too long: they are cut, or refused."""
     choice = service.config.on_too_long
-    cut = choice != "error" if request.truncate is None else request.truncate
-    if cut and request.truncation_direction in ("Left", "left"):
-        raise Problem(422, "truncation_direction: pairs are cut at the ends of their texts (Right)",
-                      "invalid_value", "truncation_direction")  # fmt: skip
-    return "truncate" if cut else "error"
+    choice = "truncate" if choice == "chunk" else choice
+    return too_long(choice, request.truncate, request.truncation_direction)
 
 
 _NUMPY = orjson.OPT_SERIALIZE_NUMPY

@@ -20,6 +20,7 @@ from mirror_rt.server.http.inputs import (
     check_lengths,
     encode,
     items_of,
+    too_long,
     truncated_header,
     vectors_answer,
 )
@@ -181,11 +182,10 @@ def _type_of(facts: ModelFacts) -> dict[str, Any]:
 
 
 def _options(registry: Registry, request: EmbedAllRequest | SimilarityParameters) -> EncodeKeywords:
-    options: EncodeKeywords = {"on_too_long": registry.config.on_too_long}
-    if request.truncate is not None:
-        options["on_too_long"] = "truncate" if request.truncate else "error"
-    if options["on_too_long"] == "truncate" and request.truncation_direction in ("Left", "left"):
-        options["on_too_long"] = "truncate-left"
+    choice = registry.config.on_too_long
+    options: EncodeKeywords = {
+        "on_too_long": too_long(choice, request.truncate, request.truncation_direction)
+    }
     if request.prompt_name is not None:
         options["prompt_name"] = request.prompt_name
     return options

@@ -46,8 +46,12 @@ class PairTokens:
     """The tokens of pairs, of which at most `max_length` are kept: the longer text is cut first."""
 
     def __init__(self, base: Pretrained, max_length: int) -> None:
-        backend = base.hf_tokenizer.backend_tokenizer
-        self._tokenizer = PairTokenizer(backend, max_length=max_length, pad_id=base.pad_id)
+        self._tokenizer = PairTokenizer(
+            base.hf_tokenizer.backend_tokenizer,
+            max_length=max_length,
+            pad_id=base.pad_id,
+            left=base.hf_tokenizer.truncation_side == "left",
+        )
 
     def __call__(self, texts: Sequence[str]) -> RaggedTokens:
         """Return the tokens of 2n texts, n first texts and then their n partners."""
