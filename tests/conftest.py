@@ -27,8 +27,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The files that take longest, which begin first where several processes share the tests.
 LONGEST = ("test_docs.py", "test_docs_tuning.py", "test_export_pack.py", "test_acceptance.py",
-           "test_tune.py", "test_cuda_kernel.py", "test_variants.py", "test_export.py",
-           "test_processes.py", "test_options.py", "test_families.py")  # fmt: skip
+           "test_native_sanitized.py", "test_native_engine.py", "test_tune.py",
+           "test_cuda_kernel.py", "test_variants.py", "test_export.py", "test_processes.py",
+           "test_options.py", "test_families.py")  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

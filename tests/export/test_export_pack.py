@@ -2,6 +2,8 @@
 
 import contextlib
 import fcntl
+import functools
+import hashlib
 import json
 import os
 import re
@@ -50,14 +52,30 @@ def config(out, **options):
     return ExportConfig("", out, pooling="mean", parity_texts=["the river", "a"], **options)
 
 
-def run_here(exported):
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A folder for copies of what was exported."""
+    return tmp_path_factory.mktemp("kept")
+
+
+def export_once(one, kept):
+    """Export a bundle, or copy that of the same model and options: these tests are of the pack."""
+    same = kept / hashlib.sha256(repr(fingerprint(Path(one.model), one)).encode()).hexdigest()
+    if same.exists():
+        shutil.copytree(same, one.out)
+    else:
+        export_bundle(one)
+        shutil.copytree(one.out, same)
+
+
+def run_here(exported, export=export_bundle):
     """Export in this process, which is quicker by what importing torch takes."""
 
     def run(configs, jobs):
         for name, one in configs.items():
             error = None
             try:
-                export_bundle(one)
+                export(one)
             except (MirrorError, OSError) as problem:
                 error = str(problem)
             exported.append(name)
@@ -68,19 +86,21 @@ def run_here(exported):
 
 
 @pytest.fixture
-def in_process(monkeypatch):
+def in_process(monkeypatch, kept):
     """Export without processes of their own; return the names of what was exported."""
     exported = []
-    monkeypatch.setattr(mirror_export.pack.export_pack, "run_workers", run_here(exported))
+    run = run_here(exported, functools.partial(export_once, kept=kept))
+    monkeypatch.setattr(mirror_export.pack.export_pack, "run_workers", run)
     return exported
 
 
 @pytest.fixture(scope="module")
-def made(models, tmp_path_factory):
+def made(models, kept, tmp_path_factory):
     """A pack of a and b, with shared files, and the report on it."""
     out = tmp_path_factory.mktemp("packs") / "pack"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mirror_export.pack.export_pack, "run_workers", run_here([]))
+        run = run_here([], functools.partial(export_once, kept=kept))
+        patch.setattr(mirror_export.pack.export_pack, "run_workers", run)
         patch.setattr(mirror_export.pack.staging, "_SMALLEST", 1000)
         report = export_pack([str(models / name) for name in "ab"], config(out))
     return out, report
@@ -338,7 +358,8 @@ def test_a_full_disk(models, in_process, tmp_path, size):
     assert names(tmp_path) == []
 
 
-def test_a_full_disk_is_a_failure_of_a_pack(models, in_process, tmp_path):
+def test_a_full_disk_is_a_failure_of_a_pack(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(mirror_export.pack.export_pack, "run_workers", run_here([]))
     with no_file_over(10_000):
         report = export_pack([str(models / "a")], config(tmp_path / "pack"))
     assert "File too large" in report.models[0].error

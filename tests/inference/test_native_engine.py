@@ -1,22 +1,17 @@
 """The engine in C++ gives what numpy gives, with every instruction set, alone and in a batch."""
 
 import functools
-import os
 
 import numpy as np
 import pytest
 
 from mirror_rt import _core
-from native_build import EMULATED, build_core
+from native_build import build_emulated, emulated_sets
 from native_reference import RandomEncoder, Sizes
 
 ISAS = _core.engine_instruction_sets()
-# What this processor lacks is compiled for it, for the tiling is what differs. For AVX-VNNI alone
-# that is done in the long form only: it takes as long as all these tests.
-LACKING = [name for name in EMULATED if name not in ISAS]
-if LACKING == ["avx_vnni"] and "MIRROR_RT_FULL" not in os.environ:
-    LACKING = []
-KERNELS = [*ISAS, *(f"emulated {name}" for name in LACKING)]
+# What this processor lacks is compiled for it, for the tiling is what differs.
+KERNELS = [*ISAS, *(f"emulated {name}" for name in emulated_sets()["engine"])]
 SHAPES = {
     "bert": Sizes(),
     "narrow": Sizes(hidden=36, heads=3, inner=50, layers=1),  # no multiple of any vector
@@ -38,10 +33,7 @@ LIMITS = {"fp32": (2e-6, 1 - 1e-6), "bf16": (0.05, 0.999), "int8": (0.1, 0.99)}
 
 @pytest.fixture(scope="session")
 def emulated_core():
-    flags = ["-mavx2", "-mfma"] if "avx2" in ISAS else []
-    if "avx512_vnni" in ISAS:  # has the instructions of AVX-VNNI, in another encoding
-        flags += ["-mavx512vl", "-mavx512vnni"]
-    return build_core("emulated", ["MIRROR_RT_X86", "MIRROR_RT_EMULATE"], flags)
+    return build_emulated()
 
 
 @pytest.fixture

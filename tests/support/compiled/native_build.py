@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -18,8 +18,6 @@ import pybind11
 
 from paths import ROOT
 
-# Instruction sets whose vectors a narrower processor can stand in for.
-EMULATED = ("avx_vnni", "avx512", "avx512_bf16")
 CACHE = ROOT / "build" / "tests"
 FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-pthread"]
 _AVX512 = ["-mfma", "-mpopcnt", "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"]
@@ -34,6 +32,8 @@ ISA_FLAGS = {
 # Checks of every pointer for null or alignment, and checks of memory that are written out instead
 # of called, would take most of the compiler's time; so would all checks of what pybind11 makes.
 _BINDINGS = ["-O0", "-fno-sanitize=undefined"]
+# No test runs these kernels here, which are needed to link alone.
+_NEVER_RUN = ["-O0", "-g0", "-fno-sanitize=all"]
 SANITIZED = [
     "-O1", "-g1", "-fsanitize=address,undefined,float-cast-overflow",
     "-fno-sanitize=null,alignment,object-size,pointer-overflow,vptr", "-fno-sanitize-recover=all",
@@ -41,9 +41,41 @@ SANITIZED = [
 ]  # fmt: skip
 
 
-def build_core(name: str, defines: list[str], flags: list[str]) -> ModuleType:
-    """Compile csrc/ (without CUDA) as a module of its own, and import it."""
-    return load_core(build_library(name, defines, flags))
+def instruction_sets() -> dict[str, list[str]]:
+    """Return the instruction sets that this processor has, by the folder of their kernels."""
+    from mirror_rt import _core
+
+    return {
+        "engine": _core.engine_instruction_sets(),
+        "infonce/cpu": _core.instruction_sets(),
+        "vector_ops": _core.vector_instruction_sets(),
+    }
+
+
+def emulated_sets() -> dict[str, list[str]]:
+    """Return the instruction sets that this processor lacks and can stand in for, by the folder.
+
+    What is tested is their tiling. In the engine, the kernels for AVX512-BF16 and AVX-VNNI differ
+    from those for AVX-512 and AVX2 in instructions alone: without these, they are the same code.
+    AVX512-VNNI has the instructions of AVX-VNNI, which it stands in for in the long form.
+    """
+    here = instruction_sets()
+    wanted = {"engine": ["avx512"], "infonce/cpu": ["avx512", "avx512_bf16"]}
+    if "avx512_vnni" in here["engine"] and "MIRROR_RT_FULL" in os.environ:
+        wanted["engine"].append("avx_vnni")
+    return {part: [name for name in wanted[part] if name not in here[part]] for part in wanted}
+
+
+def build_emulated() -> ModuleType:
+    """Compile csrc/ with the kernels of other processors for this one, and import it."""
+    emulated, here = emulated_sets(), instruction_sets()["engine"]
+    flags = ["-O1"]  # of sixteen lanes on processors with eight, -O2 takes more than a minute
+    if "avx2" in here:  # no more than this processor has
+        flags += ["-mavx2", "-mfma"]
+    if "avx_vnni" in emulated["engine"]:
+        flags += ["-mavx512vl", "-mavx512vnni"]
+    defines = ["MIRROR_RT_X86", "MIRROR_RT_EMULATE"]
+    return load_core(build_library("emulated", defines, flags, emulated, {}))
 
 
 def build_sanitized() -> Path:
@@ -52,18 +84,21 @@ def build_sanitized() -> Path:
     Each file is compiled for its own instruction set, as in a release.
     """
     x86 = platform.machine() == "x86_64"
-    return build_library(
-        "sanitized", ["MIRROR_RT_X86"] if x86 else [], SANITIZED, ISA_FLAGS if x86 else {}
-    )
+    defines, isa_flags = (["MIRROR_RT_X86"], ISA_FLAGS) if x86 else ([], {})
+    return build_library("sanitized", defines, SANITIZED, instruction_sets(), isa_flags)
 
 
 def build_library(
     name: str,
     defines: list[str],
     flags: list[str],
-    isa_flags: Mapping[str, list[str]] | None = None,
+    run: Mapping[str, Collection[str]],
+    isa_flags: Mapping[str, list[str]],
 ) -> Path:
-    """Compile csrc/ (without CUDA) as a library, once for each state of the sources."""
+    """Compile csrc/ (without CUDA) as a library, once for each state of the sources.
+
+    `run` has the instruction sets that will be used, by the folder of their kernels.
+    """
     sources = sorted((ROOT / "csrc").rglob("*.cpp"))
     sources = [
         path for path in sources
@@ -71,7 +106,7 @@ def build_library(
     ]  # fmt: skip
     headers = sorted((ROOT / "csrc").rglob("*.h"))
     content = b"".join(path.read_bytes() for path in [*sources, *headers, Path(__file__)])
-    key = hashlib.sha256(content + repr((defines, flags, isa_flags)).encode()).hexdigest()[:16]
+    key = hashlib.sha256(content + repr((defines, flags, run, isa_flags)).encode()).hexdigest()[:16]
     folder = CACHE / f"{name}-{key}"
     library = folder / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +114,8 @@ def build_library(
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not library.exists():
             every = [*FLAGS, *flags, *(f"-D{define}" for define in defines)]
-            _compile(sources, library, every, isa_flags or {})
+            own = [_own_flags(path, run, isa_flags) for path in sources]
+            _compile(sources, library, every, own)
     return library
 
 
@@ -93,21 +129,30 @@ def load_core(library: Path) -> ModuleType:
     return module
 
 
+def _own_flags(
+    source: Path, run: Mapping[str, Collection[str]], isa_flags: Mapping[str, list[str]]
+) -> list[str]:
+    """Return what a source is compiled with beside the flags of all."""
+    if source.parent.name == "bindings":
+        return _BINDINGS
+    kind, _, isa = source.stem.partition("_")
+    if kind not in ("kernels", "tile"):
+        return []
+    folder = source.parent.relative_to(ROOT / "csrc").as_posix()
+    own = isa_flags.get(isa, [])
+    return own if isa in run.get(folder, ()) else [*own, *_NEVER_RUN]
+
+
 def _compile(
-    sources: list[Path], library: Path, flags: list[str], isa_flags: Mapping[str, list[str]]
+    sources: list[Path], library: Path, flags: list[str], own_flags: list[list[str]]
 ) -> None:
     headers = (ROOT / "csrc", pybind11.get_include(), sysconfig.get_path("include"))
     includes = [f"-I{folder}" for folder in headers]
     compiler = os.environ.get("CXX", "g++")
     objects = [library.parent / f"{i}-{source.stem}.o" for i, source in enumerate(sources)]
-    own = [
-        _BINDINGS if isa_flags and source.parent.name == "bindings"
-        else isa_flags.get(source.stem.partition("_")[2], [])
-        for source in sources
-    ]  # fmt: skip
     commands = [
         [compiler, *flags, *more, *includes, "-c", str(source), "-o", str(target)]
-        for source, target, more in zip(sources, objects, own, strict=True)
+        for source, target, more in zip(sources, objects, own_flags, strict=True)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         codes = list(threads.map(subprocess.call, commands))

@@ -60,4 +60,4 @@ def run_blocks(document, folder, shared, first=None):
             run(bash(shared(block)), folder, first)
         else:
             assert language == "python"
-            run([sys.executable, "-c", block], folder)
+            run(["python", "-c", block], folder, first)

@@ -1,4 +1,4 @@
-"""Run commands in copies of one process that has imported torch: each import takes five seconds.
+"""Run commands and Python in copies of one process that has imported torch: an import takes long.
 
 As a script it is that process (`preloaded.py serve SOCKET`), or the command that asks it
 (`preloaded.py run SOCKET ARGUMENTS`).
@@ -13,27 +13,33 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
-COMMANDS = "tune|train|export|study"  # that import torch and end by themselves
+# That import torch and end by themselves; "-c" is Python's.
+COMMANDS = "tune|train|finetune|export|study|evaluate"
 _REQUEST = 1 << 20  # bytes at most
 
 
 @contextlib.contextmanager
 def preloaded(folder):
-    """Give a folder to put first in PATH, whose `mirror-rt` starts without the imports."""
-    path = folder / "socket"
-    script = folder / "bin" / "mirror-rt"
-    script.parent.mkdir()
-    script.write_text(
-        "#!/bin/sh\n"
-        f'case $1 in {COMMANDS}) exec {sys.executable} -S -E {__file__} run {path} "$@" ;; esac\n'
-        f'exec {Path(sys.executable).with_name("mirror-rt")} "$@"\n'
-    )
-    script.chmod(0o755)
+    """Give a folder to put first in PATH, whose `mirror-rt` and `python` start without the imports.
+
+    That `python` takes `-c` alone.
+    """
+    path, scripts = folder / "socket", folder / "bin"
+    scripts.mkdir()
+    ask = f'exec {sys.executable} -S -E {__file__} run {path} "$@"'
+    own = f'exec {Path(sys.executable).with_name("mirror-rt")} "$@"'
+    for name, text in {
+        "mirror-rt": f"case $1 in {COMMANDS}) {ask} ;; esac\n{own}",
+        "python": ask,
+    }.items():
+        (scripts / name).write_text(f"#!/bin/sh\n{text}\n")
+        (scripts / name).chmod(0o755)
     server = subprocess.Popen([sys.executable, __file__, "serve", path], stdout=subprocess.PIPE)
     with server:
         server.stdout.readline()  # it is ready
-        yield script.parent
+        yield scripts
         server.terminate()
 
 
@@ -69,6 +75,10 @@ def answer(asked):
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    if arguments[0] == "-c":
+        sys.modules["__main__"] = main = ModuleType("__main__")
+        exec(arguments[1], vars(main))
+        sys.exit()
     sys.argv = ["mirror-rt", *arguments]
     from mirror_rt.cli import main
 

@@ -16,20 +16,18 @@ from mirror_train.loss.cpu_kernel import CpuKernel
 from mirror_train.loss.distributed import Gathered
 from mirror_train.loss.kernel import Inputs, Options
 from mirror_train.loss.torch_kernel import TorchKernel
-from native_build import EMULATED, build_core
+from native_build import build_emulated, emulated_sets
 
 CPU_KERNELS = _core.instruction_sets()
 # What this processor lacks is compiled for it, for the tiling is what differs.
-LACKING = [name for name in EMULATED if name not in (*CPU_KERNELS, "avx_vnni")]
+LACKING = emulated_sets()["infonce/cpu"]
 KERNELS = ["torch", *CPU_KERNELS, *(f"emulated {name}" for name in LACKING)]
 FLOAT32_KERNELS = [name for name in KERNELS if not name.endswith("bf16")]
 
 
 @pytest.fixture(scope="session")
 def emulated_core():
-    # Sixteen lanes are two AVX2 vectors; the flags name no more than this processor has.
-    flags = ["-mavx2", "-mfma"] if "avx2" in CPU_KERNELS else []
-    return build_core("emulated", ["MIRROR_RT_X86", "MIRROR_RT_EMULATE"], flags)
+    return build_emulated()
 
 
 @pytest.fixture
