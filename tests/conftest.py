@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import FileLock
+from hypothesis import HealthCheck, settings
 
 from browser import Browser, find_browser
 from hub_server import TOKEN, HubServer
@@ -24,6 +25,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that asks a hub is a bug
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # A shell's background job ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# An example may take as long as it takes, as on a busy machine.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 # The files that take longest, which begin first where several processes share the tests.
 LONGEST = ("test_docs.py", "test_docs_tuning.py", "test_export_pack.py", "test_acceptance.py",

@@ -10,8 +10,10 @@ cd "$(dirname "$0")/.."
 kind=${1:-}
 case $kind in lowest | newest) shift ;; *) sed -n '2,7s/^# \{0,1\}//p' "$0" && exit 2 ;; esac
 folder=$PWD/build/$kind
-# torch without CUDA; the documentation of uv lists the other values.
-export UV_TORCH_BACKEND=${UV_TORCH_BACKEND:-cpu}
+# torch without CUDA; the documentation of uv lists the other values. An empty one takes it from
+# the package index, with CUDA, where PyTorch's own index cannot be reached.
+export UV_TORCH_BACKEND=${UV_TORCH_BACKEND-cpu}
+[ -n "$UV_TORCH_BACKEND" ] || unset UV_TORCH_BACKEND
 
 "${PYTHON:-python3}" -m venv "$folder"
 "$folder/bin/python" -m pip install --quiet uv

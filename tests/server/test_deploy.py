@@ -123,6 +123,7 @@ def test_images_keep_pip(name):
     """
     text = (DEPLOY / name).read_text()
     assert "pip uninstall" not in text
+    assert "'pip>=26.1.2'" in text  # against which nothing was known on 2026-11-25
     for stage in text.split("\nFROM ")[1:]:
         assert re.search(r"apt-get install .* ca-certificates ", stage)
 
