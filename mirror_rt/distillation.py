@@ -219,10 +219,15 @@ def _encode(encoder: Encoder, rows: list[list[int]], show: bool | None) -> npt.N
 def _frequencies(
     tokenizer: Tokenizer, size: int, parts: dict[int, list[int]], words: dict[str, float]
 ) -> Floats:
-    """Return how often each token occurs: counted in words, but at least as Zipf's law says."""
+    """Return how often each token occurs: counted in words, but at least as Zipf's law says.
+
+    Lists of words are in lower case, so a word counts with a capital first letter, too: else a
+    tokenizer that tells them apart would take the words that begin sentences for rare ones.
+    """
     inverse = 1 / (np.arange(size) + 2)
     counted = np.zeros(size)
-    for encoding, often in zip(tokenizer.encode_batch(list(words)), words.values(), strict=True):
+    forms = [*words, *(word[:1].upper() + word[1:] for word in words)]
+    for encoding, often in zip(tokenizer.encode_batch(forms), [*words.values()] * 2, strict=True):
         for token in encoding.ids:
             np.add.at(counted, [token, *parts.get(token, ())], often)
     found: Floats = np.maximum(counted / max(counted.sum(), 1e-9), inverse / inverse.sum())

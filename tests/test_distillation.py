@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from mirror_rt import ConfigError, Encoder
 from mirror_rt.cli import main
-from mirror_rt.distillation import DistillConfig, _added, distill
+from mirror_rt.distillation import DistillConfig, _added, _frequencies, distill
 from mirror_rt.errors import DataError, OutputExistsError
 from paths import ROOT
 
@@ -107,6 +107,13 @@ def test_a_word_that_unigram_has_and_cuts_gets_no_second_entry():
     tokenizer = Tokenizer(models.Unigram(pieces, 0))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     assert _added(tokenizer, {"bc": 0.1, "cb": 0.1}, set()) == {"▁cb": [2, 4, 3]}
+
+
+def test_words_that_begin_sentences_are_not_rare():
+    """A list of words in lower case says how frequent the token with a capital letter is, too."""
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "The": 1, "the": 2, "élan": 3, "Élan": 4}))
+    often = _frequencies(tokenizer, 5000, {}, {"the": 0.9, "élan": 0.1})
+    np.testing.assert_allclose(often[1:5], [0.45, 0.45, 0.05, 0.05])
 
 
 def test_words_of_a_language(bundle, tmp_path):
