@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypedDict, get_args
+from typing import Literal, TypedDict, cast, get_args
 
 from mirror_rt.bundle.score_layers import ScoreActivation
 from mirror_rt.errors import ConfigError
@@ -76,4 +76,4 @@ class PredictOptions:
 
 def of_pipeline(options: PredictOptions) -> EncodeKeywords:
     """Return the options of a call that the pipeline of pairs takes."""
-    return {name: getattr(options, name) for name in OF_PIPELINE}  # type: ignore[return-value]
+    return cast(EncodeKeywords, {name: getattr(options, name) for name in OF_PIPELINE})
