@@ -1,17 +1,15 @@
 """Measure cross-encoders that `mirror-rt tune --objective` has trained, on pairs it has not seen.
 
     python benchmarks/tuning/cross_encoders.py data DATA --out SETS
-    python benchmarks/tuning/cross_encoders.py back DATA CROSS --pairs PAIRS --out FOLDER
     python benchmarks/tuning/cross_encoders.py evaluate DATA MODEL [MODEL ...]
 
 `data` writes SETS/labelled.tsv (pairs of the STS benchmark with their scores), SETS/both.tsv (these
 and SICK's, whose scores of 1 to 5 become 0 to 5) and SETS/pairs.tsv (without scores, each pair
 once). No text of them is in the development or test set of the STS benchmark:
-DATA/pairs/sts-train.csv mixes the benchmark's three parts, and SICK shares captions. `back` trains
-all-MiniLM-L6-v2 on what a cross-encoder says of pairs, as each cycle of Trans-Encoder does, for 75
-steps; the model is FOLDER.cycles/1-encoder. `evaluate` prints Spearman's rho on the test set with a
-95 % interval, and how much it is above that of the first model (2,000 paired bootstrap samples). A
-MODEL is a folder, of an encoder or of a cross-encoder; the latter is run by sentence-transformers.
+DATA/pairs/sts-train.csv mixes the benchmark's three parts, and SICK shares captions. `evaluate`
+prints Spearman's rho on the test set with a 95 % interval, and how much it is above that of the
+first model (2,000 paired bootstrap samples). A MODEL is a folder, of an encoder or of a
+cross-encoder; the latter is run by sentence-transformers.
 """
 
 from __future__ import annotations
@@ -29,12 +27,8 @@ from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.evaluation.statistics import RankCorrelation
 from mirror_rt.io.atomic import new_folder
 from mirror_train.data.labelled_readers import read_similarity
-from mirror_train.model.model_folder import default_model_folder
 from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.pairs.pair_data import read_unlabelled_pairs
-from mirror_train.pairs.trans_encoder import _to_encoder
-from mirror_train.recipes.cross_encoders import TransEncoderRecipe
-from mirror_train.training.run_config import TransEncoderConfig
 
 SAMPLES = 2000
 
@@ -76,19 +70,6 @@ def write_sets(data: Path, out: Path, *, sick: int) -> None:
     print(f"{out}: {len(sts)} labelled pairs, and {len(lines)} pairs without labels")
 
 
-def train_back(data: Path, cross_encoder: Path, pairs: Path, out: Path) -> None:
-    """Train an encoder on the scores of a cross-encoder, which labels may have trained."""
-    recipe = TransEncoderRecipe(encoder_steps=75, encoder_learning_rate=2e-5, max_length=64)
-    config = TransEncoderConfig(
-        model=str(default_model_folder()),
-        out=out,
-        recipe=recipe,
-        select=data / "sts/stsb-en-dev.tsv",
-        evaluate_every=25,
-    )
-    print(_to_encoder(read_unlabelled_pairs(pairs), config, 1, cross_encoder).out)
-
-
 def scores(model: Path, pairs: ScoredPairs) -> npt.NDArray[np.float64]:
     """Return what a model says of each pair, float64 [n]."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
@@ -128,19 +109,12 @@ def main() -> None:
     sets.add_argument("data", type=Path)
     sets.add_argument("--out", type=Path, required=True)
     sets.add_argument("--sick", type=int, default=10_000, help="pairs of SICK (default: all)")
-    back = commands.add_parser("back")
-    back.add_argument("data", type=Path)
-    back.add_argument("cross_encoder", type=Path)
-    back.add_argument("--pairs", type=Path, required=True)
-    back.add_argument("--out", type=Path, required=True)
     measured = commands.add_parser("evaluate")
     measured.add_argument("data", type=Path)
     measured.add_argument("models", type=Path, nargs="+")
     given = parser.parse_args()
     if given.command == "data":
         write_sets(given.data, given.out, sick=given.sick)
-    elif given.command == "back":
-        train_back(given.data, given.cross_encoder, given.pairs, given.out)
     else:
         evaluate(given.data, given.models)
 

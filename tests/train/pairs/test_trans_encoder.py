@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from mirror_rt import ConfigError, DataError, OutputExistsError
+from mirror_rt import ConfigError, DataError, ModelError, OutputExistsError
 from mirror_rt.evaluation.similarity import cosines
 from mirror_train import TorchEncoder
 from mirror_train.model.cross_encoder import TorchCrossEncoder
 from mirror_train.pairs import (
+    CrossEncoderConfig,
+    CrossEncoderRecipe,
     TransEncoderConfig,
     TransEncoderRecipe,
     read_unlabelled_pairs,
+    tune_cross_encoder,
     tune_trans_encoder,
 )
 from mirror_train.pairs import trans_encoder as module
@@ -137,6 +140,35 @@ def test_development_pairs_choose_the_cycle(pairs, configure, tmp_path, monkeypa
     assert report.encoder.manifest.training["spearman"] == 0.9
 
 
+def test_a_teacher_labels_for_the_first_cycle(pairs, configure, tmp_path):
+    """The encoder is the one that this cross-encoder makes in a run that trains both."""
+    both = tune_trans_encoder(pairs, configure(recipe={"cycles": 1}))
+    teacher = both.cross_encoder.out
+    alone = tune_trans_encoder(pairs, configure("alone", teacher=teacher, recipe={"cycles": 1}))
+    assert alone.cross_encoder is None
+    assert [path.name for path in (tmp_path / "alone").iterdir()] == ["encoder"]
+    probes = ["the river", "old town hall"]
+    found, expected = (TorchEncoder.load(one.encoder.out).encode(probes) for one in (alone, both))
+    np.testing.assert_array_equal(found, expected)
+    more = tune_trans_encoder(pairs, configure("more", teacher=teacher))
+    assert more.cross_encoder.out == tmp_path / "more" / "cross-encoder"
+
+
+def test_a_teacher_that_cannot_score_pairs(pairs, configure, tiny_bert, tmp_path):
+    labelled = dataclasses.replace(pairs, targets=np.arange(30) % 3, labels=("a", "b", "c"))
+    settings = CrossEncoderConfig(out=tmp_path / "classes", model=str(tiny_bert),
+                                  recipe=CrossEncoderRecipe(steps=1, batch_size=4))  # fmt: skip
+    classes = tune_cross_encoder(labelled, settings).out
+    for teacher, message in [
+        (classes, "a cross-encoder with one logit gives scores, this one has 3"),
+        (tiny_bert, "is no cross-encoder"),
+        (tmp_path / "missing", "missing"),
+    ]:
+        with pytest.raises(ModelError, match=message):
+            tune_trans_encoder(pairs, configure("none", teacher=teacher))
+        assert not (tmp_path / "none").exists()
+
+
 def test_pairs_without_labels_are_read_from_any_table(tmp_path):
     for name, text in [
         ("pairs.tsv", "a b\tc\nd\te\nd\te\n"),
@@ -167,3 +199,5 @@ def test_the_command(cli, tiny_bert, tmp_path, pairs):
     assert f"next: mirror-rt export {tmp_path / 'both' / 'encoder'}" in done.out
     done = cli(*line, "--lowest", 1)
     assert "--lowest does not go with --objective trans-encoder" in done.err
+    done = cli("tune", tiny_bert, *line[4:], "--teacher", tiny_bert)
+    assert "--teacher goes with --objective trans-encoder" in done.err

@@ -46,16 +46,22 @@ class PairOptions:
     labelled: Annotated[Given[CrossEncoderRecipe], Group(only=("both_orders", "lowest", "highest"))]
     unlabelled: Annotated[Given[TransEncoderRecipe], Group(only=("cycles", *_ENCODER))]
     cross_config: Given[CrossEncoderConfig]
-    trans_config: Given[TransEncoderConfig]
+    trans_config: Annotated[Given[TransEncoderConfig], Group(only=("teacher",))]
 
     def check_unused(self) -> None:
         """Raise ConfigError for an option that Mirror-BERT would ignore."""
         own = {name: getattr(self, name) for name in ("fields", "label_field", "labels")}
-        given = own | self.labelled.values() | self.unlabelled.values()
-        if used := [name for name, value in given.items() if value is not None]:
-            raise ConfigError(
-                Setting(used[0]), " goes with ", Setting("objective"), " cross-encoder"
-            )
+        options = {
+            "cross-encoder": own | self.labelled.values(),
+            "trans-encoder": self.of_trans_encoder(),
+        }
+        for objective, given in options.items():
+            if used := [name for name, value in given.items() if value is not None]:
+                raise ConfigError(Setting(used[0]), " goes with ", Setting("objective", objective))
+
+    def of_trans_encoder(self) -> dict[str, Any]:
+        """Return what was given for options of Trans-Encoder alone."""
+        return self.unlabelled.values() | self.trans_config.values()
 
 
 def run_pairs(call: Tune) -> None:
@@ -82,7 +88,7 @@ def run_pairs(call: Tune) -> None:
         pairs = read_unlabelled_pairs(data, fields=columns)
         _print_rows(pairs, "without labels")
         trans = options.trans_config.make(recipe=options.unlabelled.make(), **bars)
-        reports = [*tune_trans_encoder(pairs, trans)]
+        reports = [one for one in tune_trans_encoder(pairs, trans) if one is not None]
     for report in reports if is_first_process() else ():
         print_result(report)
 
@@ -97,7 +103,7 @@ def _check_options(call: Tune) -> None:
     options = call.pairs
     if options.objective == "cross-encoder":
         recipe: type[Any] = CrossEncoderRecipe
-        given = options.unlabelled.values()
+        given = options.of_trans_encoder()
     else:
         recipe, given = TransEncoderRecipe, options.labelled.values()
         given |= {"label_field": options.label_field, "labels": options.labels}

@@ -112,4 +112,9 @@ class TorchCrossEncoder:
 
     def scores(self, first: Sequence[str], second: Sequence[str]) -> npt.NDArray[np.float64]:
         """Return the score of each pair, the sigmoid of its one logit, float64 [n]."""
-        return 1 / (1 + np.exp(-self.logits(first, second)[:, 0].astype(np.float64)))
+        logits = self.logits(first, second).astype(np.float64)
+        if logits.shape[1] != 1:
+            raise ModelError(
+                f"a cross-encoder with one logit gives scores, this one has {logits.shape[1]}"
+            )
+        return 1 / (1 + np.exp(-logits[:, 0]))

@@ -47,9 +47,12 @@ CROSS_ENCODER, ENCODER = "cross-encoder", "encoder"
 
 
 class TransEncoderReport(NamedTuple):
-    """The two models that a run has written: `OUT/cross-encoder` and `OUT/encoder`."""
+    """The two models that a run has written: `OUT/cross-encoder` and `OUT/encoder`.
 
-    cross_encoder: TuneReport
+    There is no cross-encoder where `config.teacher` labels for the only cycle.
+    """
+
+    cross_encoder: TuneReport | None
     encoder: TuneReport
 
 
@@ -69,22 +72,22 @@ def tune_trans_encoder(pairs: Examples, config: TransEncoderConfig) -> TransEnco
             f"{config.cycles} is left of an earlier run: continue it with --resume, or start again "
             "with --overwrite"
         )
-    teacher, cycles = config.model, list[TransEncoderReport]()
+    found: dict[str, list[TuneReport]] = {CROSS_ENCODER: [], ENCODER: []}
+    encoder, cross_encoder = config.model, config.teacher
     for cycle in range(1, config.recipe.cycles + 1):
-        cross_encoder = _to_cross_encoder(pairs, config, cycle, teacher)
-        encoder = _to_encoder(pairs, config, cycle, cross_encoder.out)
-        cycles.append(TransEncoderReport(cross_encoder, encoder))
-        teacher = str(encoder.out)
+        if cycle > 1 or cross_encoder is None:
+            found[CROSS_ENCODER].append(_to_cross_encoder(pairs, config, cycle, encoder))
+            cross_encoder = found[CROSS_ENCODER][-1].out
+        found[ENCODER].append(_to_encoder(pairs, config, cycle, cross_encoder))
+        encoder = str(found[ENCODER][-1].out)
     # Without a choice, the last.
-    best = TransEncoderReport(*(max(found[::-1], key=_rho) for found in zip(*cycles, strict=True)))
+    best = {name: max(reports[::-1], key=_rho) for name, reports in found.items() if reports}
     with new_folder(config.out, overwrite=config.overwrite) as folder:
-        for name, report in zip((CROSS_ENCODER, ENCODER), best, strict=True):
+        for name, report in best.items():
             shutil.copytree(report.out, folder / name)
     shutil.rmtree(config.cycles)
-    return TransEncoderReport(
-        dataclasses.replace(best.cross_encoder, out=config.out / CROSS_ENCODER),
-        dataclasses.replace(best.encoder, out=config.out / ENCODER),
-    )
+    moved = {name: dataclasses.replace(one, out=config.out / name) for name, one in best.items()}
+    return TransEncoderReport(moved.get(CROSS_ENCODER), moved[ENCODER])
 
 
 def cosine_error(z: Tensor, targets: Tensor) -> Tensor:
@@ -144,7 +147,9 @@ def _settings(
     config: TransEncoderConfig, cycle: int, name: str, recipe: CrossEncoderRecipe, model: str
 ) -> CrossEncoderConfig:
     """Return the settings of the run that makes a model of a cycle."""
-    own = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    own = {
+        field.name: getattr(config, field.name) for field in dataclasses.fields(CrossEncoderConfig)
+    }
     own |= {"recipe": recipe, "model": model, "out": config.cycles / f"{cycle}-{name}"}
     return CrossEncoderConfig(**own | config.load_options(model))
 

@@ -242,10 +242,13 @@ class TransEncoderConfig(TrainConfig):
         precision: auto, fp32, bf16 or fp16.
         select: of TrainConfig; it also chooses the cycle. Without it, the last one is taken.
         resume: go on with the models that are finished, and after the last checkpoint.
+        teacher: the folder of a cross-encoder that labels the pairs of the first cycle, in the
+            place of one that learns from the base model.
     """
 
     recipe: TransEncoderRecipe = field(default_factory=TransEncoderRecipe)
     precision: Precision = "auto"
+    teacher: Path | None = None
 
     @property
     def cycles(self) -> Path:
