@@ -27,7 +27,7 @@ if [ "$kind" = lowest ]; then # of what users install; pytest and its like may b
   uv pip compile --resolution lowest-direct --annotation-style line "${extras[@]}" pyproject.toml |
     grep 'via .*mirror-rt' > "$folder/constraints.txt"
 fi
-uv pip install -c "$folder/constraints.txt" "${extras[@]}" --extra dev -r pyproject.toml \
+uv pip install --compile-bytecode -c "$folder/constraints.txt" "${extras[@]}" --extra dev -r pyproject.toml \
   cmake ninja scikit-build-core
 uv pip install --no-deps --no-build-isolation --editable .
 "$folder/bin/uv" pip list --python "$folder/bin/python"
