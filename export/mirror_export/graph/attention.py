@@ -29,7 +29,6 @@ from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 from mirror_train.model.families import family_of
 
 _NAME = "mirror_rt_onnxruntime"
-_rotary_tables = ModernBertRotaryEmbedding.forward
 # What is added to the scores of keys outside of a local window, as by onnxruntime's own masks:
 # unlike the most negative number, it is in the range of float16.
 _FAR = -10_000.0
@@ -53,11 +52,12 @@ def fused_attention(model: Any) -> Iterator[None]:
         AttentionInterface.register(_NAME, _interface_attention)
         AttentionMaskInterface.register(_NAME, _mask)
         own = model.config._attn_implementation
-        model.set_attn_implementation(_NAME)
+        # Its setter refuses ModernBERT before transformers 5.8.
+        model.config._attn_implementation = _NAME
         try:
             yield
         finally:
-            model.set_attn_implementation(own)
+            model.config._attn_implementation = own
 
 
 @contextlib.contextmanager
@@ -143,9 +143,11 @@ def _modernbert_tables(
 
     Return the positions [B, L], and cosines and sines [L, d / 2] by position.
     """
-    cosine, sine = _rotary_tables(self, x, position_ids, layer_type)
-    half = cosine.shape[-1] // 2
-    return position_ids.expand(x.shape[0], -1), cosine[0, :, :half], sine[0, :, :half]
+    frequencies = getattr(self, f"{layer_type}_inv_freq").float()
+    scale = getattr(self, f"{layer_type}_attention_scaling")
+    angles = position_ids[0, :, None].float() * frequencies
+    positions = position_ids.expand(x.shape[0], -1)
+    return positions, (angles.cos() * scale).to(x.dtype), (angles.sin() * scale).to(x.dtype)
 
 
 def _modernbert_attention(
