@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -208,6 +209,26 @@ def test_cuda_graphs_are_not_captured_while_a_model_serves(bundle, caplog):
     assert "the models stay as they were: CUDA graphs are captured while" in caplog.text
     with pytest.raises(ConfigError, match="exclude each other"):
         ServerConfig(reload_interval=1.0, load=LoadOptions(cuda_graphs=True))
+
+
+def test_workers_load_one_after_another(bundle, tmp_path, monkeypatch):
+    """One that waits for its turn serves what it has, and can be stopped."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    models = SimpleNamespace(
+        digest="another", files={}, source=Source(bundle, ServerConfig()), by_name=["m"]
+    )
+    served = []
+    with (tmp_path / "reload.lock").open("w") as other_worker:
+        fcntl.flock(other_worker, fcntl.LOCK_EX)
+        reloaders = [Reloader([models], None, lambda *both: served.append(both)) for _ in range(2)]
+        for reloader in reloaders:
+            reloader.ask()
+        time.sleep(0.3)
+        assert not served
+        reloaders[0].close()
+    until(lambda: served)
+    reloaders[1].close()
+    assert len(served) == 1
 
 
 def test_a_file_that_was_written_in_place_is_named(bundle_copy, caplog):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from mirror_rt.bundle.resolve import written_in_place
 from mirror_rt.errors import BundleError, ConfigError, MirrorError
@@ -16,6 +18,9 @@ from mirror_rt.server.models.sources import manifest_digest
 from mirror_rt.server.monitoring.logs import where
 
 logger = logging.getLogger("mirror_rt.server")
+
+# Seconds between two attempts of a worker to load while another one does.
+_TURN_SECONDS = 0.05
 
 
 class Reloader:
@@ -36,6 +41,7 @@ class Reloader:
         self._complaints = dict.fromkeys(range(len(models)), "")
         # Of all queues, only this one may be used by a signal handler.
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mirror_rt-reload", daemon=True)
         self._thread.start()
 
@@ -45,6 +51,7 @@ class Reloader:
 
     def close(self) -> None:
         """Stop looking; wait for models that are being loaded."""
+        self._closing.set()
         self._asked.put(False)
         self._thread.join()
 
@@ -79,9 +86,12 @@ class Reloader:
                 raise ConfigError(
                     "CUDA graphs are captured while nothing else uses the card: restart the server"
                 )
-            began = time.monotonic()
-            models = source.load(folder)
-            self._replace(old, models)
+            with self._turn():
+                if self._closing.is_set():
+                    return
+                began = time.monotonic()
+                models = source.load(folder)
+                self._replace(old, models)
         except (MirrorError, OSError) as error:
             self._keep(number, " ".join(str(error).split()), asked=asked)
         except Exception as error:  # noqa: BLE001 - whatever it is, what serves goes on
@@ -90,6 +100,22 @@ class Reloader:
             self._models[number], self._complaints[number] = models, ""
             logger.info("%s was loaded again in %.1f s and serves: %s", source,
                         time.monotonic() - began, ", ".join(models.by_name))  # fmt: skip
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Let the workers of a server load one after another, so that requests keep processors."""
+        shared = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        if shared is None:  # no other worker
+            yield
+            return
+        import fcntl  # not on Windows, where a server is one process
+
+        with (Path(shared) / "reload.lock").open("w") as file:  # the end of a worker unlocks it
+            while not self._closing.wait(_TURN_SECONDS):
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+            yield
 
     def _keep(self, number: int, why: str, *, asked: bool) -> None:
         """Log why the models stay as they were; repeat the same reason only when asked."""
