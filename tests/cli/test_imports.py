@@ -67,14 +67,14 @@ print(calls)
 def test_import_is_quick():
     """Count the calls of functions, which are as many on a busy machine.
 
-    They are a third of numpy's; importing asyncio as well would make them more than half.
+    They are 50,000 to 57,000 with numpy 2.0 to 2.5; asyncio as well would make them 80,000.
     """
 
     def calls(module, before=""):
         code = COUNT_CALLS.format(module=module, before=before)
         return min(int(python(code).stdout) for _ in range(2))  # the first may have to compile
 
-    assert calls("mirror_rt", "import numpy") < 0.5 * calls("numpy")
+    assert calls("mirror_rt", "import numpy") < 65_000
 
 
 def test_run_time_never_loads_the_training_stack(bundle):

@@ -192,6 +192,7 @@ def test_the_file_is_that_of_the_library(tmp_path, monkeypatch):
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(large), weights["a"])
 
 
+@pytest.mark.skipif(torch.__version__ < "2.9", reason="torch 2.8 exports XLNet")
 def test_what_torch_cannot_trace_is_one_line(tiny_bert, tmp_path):
     from transformers import AutoModel, AutoTokenizer, XLNetConfig
 

@@ -14,6 +14,8 @@ WORDS = "encoder.embeddings.word_embeddings.weight"
 POSITIONS = "encoder.embeddings.position_embeddings.weight"
 TYPES = "encoder.embeddings.token_type_embeddings.weight"
 NORM = "encoder.embeddings.LayerNorm.weight"
+# The matrices of the first layer in their order; versions of torch give them different names.
+OUT, INNER, OUTER = DENSE = ("attention out", "inner", "outer")
 
 
 class Editor:
@@ -31,7 +33,7 @@ class Editor:
         return numpy_helper.to_array(self._tensor(name)).copy()
 
     def set(self, name, values):
-        self._tensor(name).CopyFrom(numpy_helper.from_array(np.asarray(values), name))
+        self._tensor(name).CopyFrom(numpy_helper.from_array(np.asarray(values), self.name(name)))
 
     def claim(self, name, *dims):
         """Say another shape, without the bytes for it."""
@@ -43,8 +45,14 @@ class Editor:
         self.path.write_bytes(self.model.SerializeToString())
         return Encoder.load(self.folder, providers="native", verify=False, **options)
 
+    def name(self, weight, layer=0):
+        """The name in the graph of a matrix in DENSE; any other is one itself."""
+        if weight not in DENSE:
+            return weight
+        return self.node("MatMul", 3 * layer + DENSE.index(weight)).input[1]
+
     def _tensor(self, name):
-        return next(tensor for tensor in self.graph.initializer if tensor.name == name)
+        return next(x for x in self.graph.initializer if x.name == self.name(name))
 
 
 @pytest.fixture
@@ -71,7 +79,7 @@ def outside(editor, location, name="w"):
 
 def add_mapped(editor, count):
     """Let `count` more layers take their weights from one place of a file."""
-    inner = "val_74"
+    inner = editor.name(INNER)
     (editor.path.parent / "shared").write_bytes(editor.get(inner).tobytes())
     entering = editor.node("Attention").input[0]
     nodes = [node for node in editor.graph.node if node.op_type in LAYER][:7]
@@ -113,11 +121,11 @@ HOSTILE = {
         e.set(name, np.ones((*e.get(name).shape[:-1], 512), np.float32))
         for name in (WORDS, POSITIONS, TYPES, NORM, NORM.replace("weight", "bias"))
     ],
-    "a wide layer": lambda e: e.set("val_70", np.ones((64, 64), np.float32)),
+    "a wide layer": lambda e: e.set(OUT, np.ones((64, 64), np.float32)),
     "narrow queries": lambda e: e.set("_symbolic.weight", np.ones((32, 32), np.float32)),
     "a short bias": lambda e: e.set("_symbolic.bias", np.ones(95, np.float32)),
-    "an inner layer that grows": lambda e: e.set("val_76", np.ones((65, 32), np.float32)),
-    "numbers of another type": lambda e: e.set("val_76", np.ones((64, 32), np.int32)),
+    "an inner layer that grows": lambda e: e.set(OUTER, np.ones((65, 32), np.float32)),
+    "numbers of another type": lambda e: e.set(OUTER, np.ones((64, 32), np.int32)),
     "no heads": lambda e: setattr(e.node("Attention").attribute[0], "i", 0),
     "heads that do not divide": lambda e: setattr(e.node("Attention").attribute[0], "i", 5),
     "heads below zero": lambda e: setattr(e.node("Attention").attribute[0], "i", -(2**63)),
@@ -173,15 +181,17 @@ def test_a_graph_of_nothing_but_nodes_is_refused(editor):
 
 
 def test_layers_that_share_some_of_their_weights(editor):
+    layer = [node for node in editor.graph.node if node.op_type in LAYER][:7]
+    inside = {name for node in layer for name in node.output} - {layer[-1].output[0]}
     for number in range(300):  # each would be packed
         before, after = ("layer_norm", "more 0") if number == 0 else (f"more {number - 1}",) * 2
         after = f"more {number}"
         names = {"layer_norm": before, "layer_norm_2": after}
-        for node in [node for node in editor.graph.node if node.op_type in LAYER][:7]:
+        for node in layer:
             made = editor.graph.node.add()
             made.CopyFrom(node)
             for field in (made.input, made.output):
-                local = [x for x in field if x.startswith(("layer_norm_1", "val_7", "gelu"))]
+                local = [x for x in field if x in inside]
                 made_names = names | {x: f"{x} {number}" for x in [*local, "_symbolic"]}
                 known = {tensor.name for tensor in editor.graph.initializer}
                 field[:] = [x if x in known else made_names.get(x, x) for x in field]
@@ -191,7 +201,7 @@ def test_layers_that_share_some_of_their_weights(editor):
                     numpy_helper.from_array(np.zeros(64, np.float32), bias)
                 )
                 made.input[1] = bias
-    for node in [node for node in editor.graph.node if node.op_type in LAYER][:7]:
+    for node in layer:
         node.input[:] = ["more 299" if name == "layer_norm" else name for name in node.input]
     with pytest.raises(BundleError, match="share some of their weights"):
         editor.load()
@@ -200,9 +210,11 @@ def test_layers_that_share_some_of_their_weights(editor):
 def test_layers_that_differ_in_any_weight_are_not_shared(editor, bundle):
     """Of the same attention and outer product, but of another inner one."""
     second = [node for node in editor.graph.node if node.op_type in LAYER][7:14]
-    names = ["_symbolic.weight", "_symbolic.bias", "val_70", "val_76"]
-    for ours, theirs in zip(["_symbolic_1.weight", "_symbolic_1.bias", "val_130", "val_136"], names,
-                            strict=True):  # fmt: skip
+    first, other = (
+        [f"{symbolic}.weight", f"{symbolic}.bias", *(editor.name(x, layer) for x in (OUT, OUTER))]
+        for layer, symbolic in enumerate(("_symbolic", "_symbolic_1"))
+    )
+    for ours, theirs in zip(other, first, strict=True):
         for node in second:
             node.input[:] = [theirs if name == ours else name for name in node.input]
     out_norm = "encoder.encoder.layer.{}.output.LayerNorm.weight"
@@ -224,9 +236,7 @@ def test_fewer_positions_than_max_length(bundle_copy):
 
 @pytest.mark.parametrize("variant", ["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize(
-    "name", [WORDS, "_symbolic.weight", "val_70", "val_74", "val_76", "_symbolic_1.bias"]
-)
+@pytest.mark.parametrize("name", [WORDS, "_symbolic.weight", OUT, INNER, OUTER, "_symbolic_1.bias"])
 def test_numbers_that_are_not_finite_are_seen_in_every_precision(editor, name, number, variant):
     values = editor.get(name)
     values[..., 0] = number

@@ -214,6 +214,8 @@ class _Connection(HttpToolsProtocol):
         framed = FramedApp(self._app)
         self.app = cast("Any", framed)  # of this request; it runs after this method has ended
         super().on_headers_complete()
+        if not self.parser.should_keep_alive():
+            self.cycle.keep_alive = False  # uvicorn before 0.53 only asks for the version
         framed.cycle = self.cycle
         self._unanswered.append(self.cycle)
         self._enter(_Phase.BODY)

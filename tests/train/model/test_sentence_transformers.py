@@ -21,6 +21,7 @@ from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_da
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.model.sentence_transformers import write_modules
+from paths import ROOT
 
 TEXTS = ["The old town", "a", "word " * 20, "Её дом стоит", "人人生而自由", "the the the"]
 MODES = ["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
@@ -371,6 +372,9 @@ def test_the_default_model(default_model, tmp_path):
     np.testing.assert_allclose(
         Encoder.load(out).encode(texts), theirs(default_model, texts), atol=1e-5
     )
+    used = f"torch=={torch.__version__.partition('+')[0]}"
+    if used not in (ROOT / "constraints.txt").read_text().split():
+        pytest.skip(f"with {used} graphs have other bytes than those of the release")
     released = {
         name: digest for name, digest in READY_MODELS[0].files.items() if "int8" not in name
     }

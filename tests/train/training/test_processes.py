@@ -76,7 +76,12 @@ def seen(request, tmp_path_factory, tiny_bert, words):
     codes = [worker.returncode for worker in workers]
     assert codes == [0, 7, 0], "\n".join(err for _, err in outputs)
     load = [torch.load(folder / name) for name in ("0-of-1.pt", "0-of-2.pt", "1-of-2.pt")]
-    return load[0], load[1:], outputs[0][0]
+    return load[0], load[1:], own_lines(outputs[0][0])
+
+
+def own_lines(said):
+    """What a process said, without the lines of torch 2.8 about Gloo's ranks."""
+    return [line for line in said.splitlines() if not line.startswith("[Gloo]")]
 
 
 def close(actual, expected):
@@ -162,7 +167,7 @@ def test_an_interruption_of_one_stops_all_at_the_same_step(seen):
 
 
 def test_a_lost_process_is_reported(seen):
-    assert seen[2].startswith("ProcessGroupError: lost the other processes of this run")
+    assert seen[2][0].startswith("ProcessGroupError: lost the other processes of this run")
 
 
 @contextlib.contextmanager
@@ -212,7 +217,7 @@ def test_two_nodes_of_which_one_dies(tiny_bert, words_file, tmp_path, cli):
     with two_nodes(*shared, "--resume") as nodes:
         spoken = [node.communicate(timeout=TIMEOUT) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], spoken
-    assert sorted(len(out.splitlines()) for out, _ in spoken) == [0, 3], "one process speaks"
+    assert sorted(len(own_lines(out)) for out, _ in spoken) == [0, 3], "one process speaks"
     assert cli(*line, "--out", tmp_path / "one").code == 0
     one, two = (TorchEncoder.load(tmp_path / name).encode(PROBES) for name in ("one", "two"))
     np.testing.assert_allclose(two, one, atol=1e-5)
