@@ -78,19 +78,19 @@ class LoadedBundle:
         """Run the model once for each length, alone and in a full batch, on every device.
 
         In its first runs a session allocates memory and selects kernels, so they are slow: a
-        service should warm up before it reports that it is ready. The native engine has done
-        both when it is loaded, and runs texts alone: full batches would take seconds of processors.
+        service should warm up before it reports that it is ready. The native engine has no kernels
+        to select, so it runs texts alone: full batches would take seconds of a processor.
 
         Args:
             lengths: lengths of the texts in tokens; those above `max_length` count as `max_length`.
             batch_size: as in `encode`; a full batch fills the token budget that it stands for.
         """
         longest = self.pipeline.pad_to or self.pipeline.tokenizer.max_length
-        native = self.providers == ["native"]
+        full = 0 if self.providers == ["native"] else 64 * batch_size
         shapes = [
             (rows, length)
             for length in sorted({min(length, longest) for length in lengths})
-            for rows in sorted({1, 1 if native else max(1, 64 * batch_size // length)})
+            for rows in sorted({1, max(1, full // length)})
         ]
         self._model.warmup(shapes, pad_id=self.pipeline.tokenizer.pad_id)
 
