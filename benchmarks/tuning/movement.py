@@ -5,9 +5,10 @@
 
 A run is BASE:LANGUAGE:PAIRS. BASE is `base`, the model of --base, or another model; PAIRS is
 `thesaurus`, the one that is installed for the language ($MIRROR_RT_THESAURI), of which one pair in
-20 and 50 at least are held out, `words`, its 10,000 most frequent words, or a table of pairs. The
-recipe is `word-plus` for words and `synonyms` for pairs, without a budget. FILE keeps each run, and
-those that it has are not repeated. After every so many steps it gets
+20 and 50 at least are held out and the others come in any order, not in the tiers of `tune`,
+`words`, its 10,000 most frequent words, or a table of pairs. The recipe is `word-plus` for words
+and `synonyms` for pairs, without a budget. FILE keeps each run, and those that it has are not
+repeated. After every so many steps it gets
 
 - rho: Spearman's correlation on DATA/multisimlex/LANGUAGE.tsv; even and odd: on the pairs with such
   ids, by which to choose and to test,
@@ -37,7 +38,7 @@ from mirror_train.compute.precision import resolve_precision
 from mirror_train.compute.processes import joined_processes
 from mirror_train.data.batches import Batches
 from mirror_train.data.strings import load_training_data, word_list
-from mirror_train.data.thesaurus import load_thesaurus
+from mirror_train.data.thesaurus import FREQUENT, load_thesaurus
 from mirror_train.data.training_data import TrainingData
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import load_pretrained
@@ -57,7 +58,7 @@ def pairs_of(language, source):
         return word_list(language), []
     if source != "thesaurus":
         return load_training_data(Path(source), language=language), []
-    data = load_thesaurus(language)
+    data = load_thesaurus(language, top=FREQUENT)
     pairs = list(zip(data.first, data.second, strict=True))
     chosen = np.random.default_rng(0).permutation(len(pairs))[: min(200, max(50, len(pairs) // 20))]
     held = [pairs[row] for row in chosen]

@@ -37,6 +37,15 @@ def test_frequent_words_and_their_first_translations(tmp_path):
     assert entries == [("house", "maison"), ("house", "demeure"), ("water", "eau")]
 
 
+def test_rarer_words_where_a_dictionary_is_small(tmp_path, monkeypatch):
+    path = write(tmp_path)
+    monkeypatch.setattr("mirror_train.data.freedict.TOPS", (1000, 50_000))
+    assert ("house", "demeure") in read_freedict(path, ("en", "fr"))
+    monkeypatch.setattr("mirror_train.data.freedict.FEWEST", 2)
+    entries = read_freedict(path, ("en", "fr"))
+    assert entries == [("house", "maison"), ("house", "chambre"), ("water", "eau")]
+
+
 def test_installed_between_the_languages_of_a_run(tmp_path, monkeypatch):
     monkeypatch.setenv("MIRROR_RT_DICTIONARIES", str(tmp_path))
     path = write(tmp_path)

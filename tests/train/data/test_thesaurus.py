@@ -178,6 +178,21 @@ def mythes(words):
     return "UTF-8\n" + "".join(entries)
 
 
+def test_pairs_of_frequent_words_come_first(write, monkeypatch):
+    """In tiers; a thesaurus that gives FEWEST pairs, and no more, ends with their tier."""
+    ranked = word_list("en", top=120).first
+    path = write("th_en_US_v2.dat", mythes(ranked[::-1]))
+    monkeypatch.setattr("mirror_train.data.thesaurus.TOPS", (40, 80, 50_000))
+    data = load_thesaurus(path)
+    assert data.tiers == [40] * 20 + [80] * 20 + [50_000] * 20
+    for start in (0, 20, 40):
+        words = {*data.first[start:][:20], *data.second[start:][:20]}
+        assert words == {*ranked[2 * start :][:40]}
+    assert load_thesaurus(path, top=80).tiers == [80] * 40
+    monkeypatch.setattr("mirror_train.data.thesaurus.FEWEST", 20)
+    assert load_thesaurus(path).tiers == [40] * 20
+
+
 def test_tuning_on_a_thesaurus(write, words, cli, tiny_bert, bundle, tmp_path, monkeypatch):
     write("th_en_US_v2.dat", mythes(words))
     monkeypatch.setenv("MIRROR_RT_THESAURI", str(tmp_path))

@@ -1,13 +1,17 @@
 """Where a run ends before its epochs: by the sum of its rates, or by neighbours that are lost."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
+import torch
 
 from mirror_rt import ConfigError
 from mirror_train import TrainingData, TuneConfig, load_recipe, tune
+from mirror_train.compute.processes import Processes
 from mirror_train.data import installed_thesauri
+from mirror_train.data.batches import Batches
 from mirror_train.training.loop import rate_factor
 from mirror_train.training.movement import Neighbours, common_words, planned_steps
 
@@ -63,6 +67,21 @@ def test_a_run_ends_where_its_budget_does(run):
     assert run("epochs", learning_rate=1e-4)["steps"] == 20
 
 
+def test_tiers_of_pairs_come_one_after_another():
+    def batches(data):
+        processes = Processes(torch.device("cpu"))
+        return Batches(data, RECIPE, loss_batch=5, seed=1, mask_token=None, processes=processes)
+
+    tiered = batches(dataclasses.replace(DATA, tiers=[1] * 25 + [0] * 15))
+    assert tiered.tier_starts == (3,)  # of 8 steps
+    for epoch in range(2):
+        seen = [word for step in range(8) for word in tiered[8 * epoch + step].texts[:5]]
+        assert {*seen[:15]} == {*WORDS[25:]}
+        assert sorted(seen[15:]) == sorted(WORDS[:25])
+        assert seen[15:] != WORDS[:25]
+    assert batches(DATA).tier_starts == ()
+
+
 def test_a_run_ends_where_neighbours_are_lost(run):
     """At a high rate after a few steps, at a low one not at all."""
     made = run(learning_rate=3e-2, kept_neighbours=0.9)
@@ -89,13 +108,27 @@ def test_neighbours_are_the_nearest_without_the_mean():
     encoder = Fixed(rows)
     watched = Neighbours(encoder, WORDS, least=0.5)
     encoder.rows = 3 * rows + 7  # neither the scale nor a direction that all share
-    assert not watched.lost()
+    assert not watched.lost(2)
     assert watched.kept == 1
     encoder.rows = np.random.default_rng(1).normal(size=(40, 8)).astype(np.float32)
-    assert watched.lost()
+    assert watched.lost(2)
     assert 0 < watched.kept < 0.5
     few = Neighbours(Fixed(rows[:3]), WORDS[:3], least=0.5)
-    assert not few.lost()
+    assert not few.lost(2)
+
+
+def test_a_tier_of_pairs_begins_where_more_neighbours_are_left():
+    rows = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    encoder = Fixed(rows)
+    watched = Neighbours(encoder, WORDS, least=0.0, tier_starts=(3,))
+    encoder.rows = np.where(np.arange(8) < 6, rows, np.random.default_rng(1).normal(size=(40, 8)))
+    watched.lost(2)
+    share = watched.kept  # of 1
+    watched.least = share - 0.01
+    assert not watched.lost(2)
+    assert watched.lost(3)
+    watched.least = 0.0
+    assert not watched.lost(3)
 
 
 def test_frequent_words_of_the_language_are_watched():

@@ -12,14 +12,13 @@ from mirror_rt.cli.parsing.options import Group, Help
 from mirror_rt.cli.parsing.parser import UsageError
 from mirror_rt.errors import ConfigError
 from mirror_train.compute.launch import is_first_process
-from mirror_train.data.strings import DataFormat, load_training_data, longer_than, word_list
+from mirror_train.data.strings import TOP, DataFormat, load_training_data, longer_than, word_list
 from mirror_train.data.training_data import TrainingData
 from mirror_train.model.model_folder import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from mirror_train.training.run import TuneReport
 
-TOP = 10_000
 MODEL = (
     f"folder or hub name (default: {DEFAULT_MODEL.partition('/')[2]}, fetched once, checked and "
     "cached"

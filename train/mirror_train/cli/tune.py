@@ -48,7 +48,8 @@ class _Synonyms:
         str | None,
         Help("the thesaurus that is installed for a language, or a MyThes file (.dat), the folder "
              "of WordNet's files, a TSV of synonyms; without a value, what is installed for each "
-             f"language of --lang; --top frequent words (default {FREQUENT})", "LANG|FILE",
+             f"language of --lang; --top frequent words (default {FREQUENT}, the most "
+             "frequent ones first)", "LANG|FILE",
              empty=_INSTALLED),
     ] = None  # fmt: skip
 
@@ -223,8 +224,7 @@ class Tune(Training):
             return strings.read()
         if strings.data_format:
             raise ConfigError("--data-format goes with --data, not with --thesaurus")
-        top = FREQUENT if strings.top is None else strings.top
-        data = load_thesaurus(thesaurus, language=strings.language, top=top)
+        data = load_thesaurus(thesaurus, language=strings.language, top=strings.top)
         if is_first_process():
             licence = (data.origin or {})["license"]
             print(f"{data.source}: {len(data)} pairs of synonyms (licence: {licence})")

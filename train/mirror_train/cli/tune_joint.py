@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.tables import read_lexicon
-from mirror_train.cli.training_options import TOP, StringOptions
+from mirror_train.cli.training_options import StringOptions
 from mirror_train.cli.tune_languages import LanguageOptions, find_strings, language_tags
 from mirror_train.compute.launch import is_first_process
 from mirror_train.data.freedict import installed_dictionaries, read_freedict
 from mirror_train.data.installed_thesauri import has_thesaurus
-from mirror_train.data.strings import load_training_data, word_list
+from mirror_train.data.strings import TOP, load_training_data, word_list
 from mirror_train.data.thesaurus import load_thesaurus
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import load_languages

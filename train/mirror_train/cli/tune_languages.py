@@ -16,7 +16,6 @@ from mirror_rt.cli.parsing.options import Help
 from mirror_rt.errors import ConfigError, ModelError, require
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
 from mirror_train.cli.recipes import RecipesFile
-from mirror_train.cli.training_options import TOP
 from mirror_train.compute.launch import check_one_process
 from mirror_train.data.installed_thesauri import find_thesaurus, has_thesaurus
 from mirror_train.data.strings import (
@@ -25,7 +24,6 @@ from mirror_train.data.strings import (
     load_training_data,
     word_list,
 )
-from mirror_train.data.thesaurus import FREQUENT
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, load_languages
 from mirror_train.training.run_config import TuneConfig, TunedPooling
@@ -158,8 +156,7 @@ def _job(
     pairs = None
     if given.data is not None:
         pairs = _find(given.data, _PAIRS[row.recipe.level], row.language)
-    top = (FREQUENT if synonyms else TOP) if given.top is None else given.top
-    return LanguageJob(row.language, config, strings, top, pairs, table, synonyms)
+    return LanguageJob(row.language, config, strings, given.top, pairs, table, synonyms)
 
 
 def with_base(config: TuneConfig, model: str | None, language: str | None) -> TuneConfig:

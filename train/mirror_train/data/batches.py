@@ -88,7 +88,7 @@ class Batches:
         """Return the batch of a step; raise DataError where its pairs leave no negatives."""
         epoch, batch = divmod(step, self._per_epoch)
         size = self.loss_batch
-        rows = epoch_order(len(self._data), seed=self.seed, epoch=epoch)[batch * size :][:size]
+        rows = self._order(epoch)[batch * size :][:size]
         groups = self._group_ids(rows)
         rng = step_rng(seed=self.seed, step=step)
         dropout_seed(rng, rank=0)  # a step's first number, which the loop draws again
@@ -104,6 +104,18 @@ class Batches:
             None if groups is None else groups[own],
             rng.random((size, 2))[own] if tokens else None,
         )
+
+    @property
+    def tier_starts(self) -> tuple[int, ...]:
+        """The steps of the first epoch before which a tier of pairs begins, but the first tier."""
+        sizes = np.unique(self._data.tiers or [0], return_counts=True)[1]
+        return tuple(int(end) // self.loss_batch for end in sizes.cumsum()[:-1])
+
+    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
+        order = epoch_order(len(self._data), seed=self.seed, epoch=epoch)
+        if self._data.tiers is None:
+            return order
+        return order[np.argsort(np.array(self._data.tiers)[order], kind="stable")]
 
     def _group_ids(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
         if self._data.group_ids is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from mirror_rt.errors import ConfigError, DataError, require
 from mirror_rt.io.text import iter_lines
 from mirror_train.data.strings import word_list
-from mirror_train.data.thesaurus import FREQUENT
+from mirror_train.data.thesaurus import FEWEST, TOPS
 
 MOST_TRANSLATIONS = 2  # of a word
 
@@ -45,16 +45,34 @@ def installed_dictionaries(languages: Collection[str]) -> dict[str, Path]:
 def read_freedict(path: Path, languages: tuple[str, str]) -> list[tuple[str, str]]:
     """Return words of a dictionary with their translations, read strictly, in lower case.
 
-    Both are frequent words of their languages (all words, where wordfreq has none), and a word has
-    its first two translations. Explanations, examples and cross-references are left out. `path` is
-    the index, beside which the entries are, as .dict.dz or .dict.
+    Both are among the 10,000 most frequent words of their languages (all words, where wordfreq has
+    none), or among 20,000 or 50,000 where fewer give less than 2,000 entries: those of rarer words
+    made an encoder of five languages worse. A word has its first two translations. Explanations,
+    examples and cross-references are left out. `path` is the index, beside which the entries are,
+    as .dict.dz or .dict.
     """
-    body = _body(path)
     source, target = (_frequent(language) for language in languages)
-    entries: dict[tuple[str, str], None] = {}
+    listed = _listed(path, None if source is None else {*source})
+    for top in TOPS:
+        entries: dict[tuple[str, str], None] = {}
+        words, others = ({*ranked[:top]} if ranked else None for ranked in (source, target))
+        for word, translations in listed:
+            if words is None or word in words:
+                taken = [one for one in translations if others is None or one in others]
+                entries.update({(word, one): None for one in taken[:MOST_TRANSLATIONS]})
+        if len(entries) >= FEWEST:
+            break
+    if not entries:
+        raise DataError(f"{path} translates no frequent word into a frequent word")
+    return list(entries)
+
+
+def _listed(path: Path, words: set[str] | None) -> list[tuple[str, list[str]]]:
+    """Return the words that are asked for, each with all translations that are other words."""
+    body, found = _body(path), []
     for number, line in enumerate(iter_lines(path), 1):
         name, *place = line.split("\t")
-        if name.startswith("00database") or (source is not None and _plain(name) not in source):
+        if name.startswith("00database") or (words is not None and _plain(name) not in words):
             continue
         try:
             start, size = map(_number, place[:2])
@@ -62,12 +80,8 @@ def read_freedict(path: Path, languages: tuple[str, str]) -> list[tuple[str, str
             raise DataError(f"{path}, line {number}: expected WORD, offset and length") from error
         word, *rows = body[start : start + size].decode("utf-8", "replace").split("\n")
         word = _plain(_HEAD.sub("", word))
-        if source is None or word in source:
-            taken = [one for one in _translations(rows) if target is None or one in target]
-            entries.update({(word, one): None for one in taken[:MOST_TRANSLATIONS] if one != word})
-    if not entries:
-        raise DataError(f"{path} translates no frequent word into a frequent word")
-    return list(entries)
+        found.append((word, [one for one in _translations(rows) if one != word]))
+    return found
 
 
 def _body(index: Path) -> bytes:
@@ -80,9 +94,9 @@ def _body(index: Path) -> bytes:
         raise DataError(f"the entries of {index} cannot be read: {error}") from error
 
 
-def _frequent(language: str) -> frozenset[str] | None:
+def _frequent(language: str) -> list[str] | None:
     try:
-        return frozenset(word_list(language, top=FREQUENT).first)
+        return word_list(language, top=TOPS[-1]).first
     except ConfigError:
         return None
 

@@ -18,6 +18,8 @@ DataFormat = Literal["auto", "text", "pairs", "tsv", "triplets", "nli", "synonym
 
 logger = logging.getLogger("mirror_train")
 
+TOP = 10_000  # words of a list
+
 
 def load_training_data(
     path: Path, *, data_format: DataFormat = "auto", language: str | None = None
@@ -68,7 +70,7 @@ def longer_than(data: TrainingData, words: int) -> TrainingData:
     return dataclasses.replace(data, first=strings, second=strings, source=source)
 
 
-def word_list(language: str, *, top: int = 10_000) -> TrainingData:
+def word_list(language: str, *, top: int = TOP) -> TrainingData:
     """Return the `top` most frequent words of a language from `wordfreq` (no download).
 
     Raises:

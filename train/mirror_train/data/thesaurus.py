@@ -18,6 +18,8 @@ from mirror_train.data.training_data import TrainingData
 logger = logging.getLogger("mirror_train")
 
 FREQUENT = 50_000
+# Pairs of more frequent words come first (docs/decisions/2026-11-26-frequent-synonyms-first.md).
+TOPS = (10_000, 20_000, FREQUENT)
 MOST_PAIRS = 2  # of a word
 # A pair's senses have nearly the same list in a thesaurus that is precise; a small one has too few
 # such pairs to do without the others.
@@ -26,7 +28,7 @@ _LANGUAGE = re.compile(r"th(?:es)?_([a-z]{2,3})(?:_.*)?")
 
 
 def load_thesaurus(
-    source: str | Path, *, language: str | None = None, top: int = FREQUENT
+    source: str | Path, *, language: str | None = None, top: int | None = None
 ) -> TrainingData:
     """Read pairs of synonyms from a thesaurus: see `mutual_pairs`.
 
@@ -35,9 +37,11 @@ def load_thesaurus(
             thesaurus is installed (see `find_thesaurus`).
         language: language of a file; None for the one that its name says (`th_fr_FR_v2.dat`), and
             English for WordNet.
-        top: number of the most frequent words of the language that pairs are made of. Where the
-            language is not known, or wordfreq is not installed or does not have it, a warning says
-            that all words are taken.
+        top: number of the most frequent words of the language that pairs are made of. None for
+            50,000, in tiers: first the pairs of the 10,000 most frequent words, then the others of
+            20,000, then the rest; a thesaurus that is not precise ends with the tier that gives
+            `FEWEST` pairs. Where the language is not known, or wordfreq is not installed or does
+            not have it, a warning says that all words are taken.
 
     Raises:
         ConfigError: no thesaurus of the language is installed.
@@ -50,15 +54,24 @@ def load_thesaurus(
         logger.info("thesaurus of %s: %s", language, path)
     thesaurus = read_thesaurus(path)
     language = language or _language_of(path)
-    pairs = mutual_pairs(thesaurus.senses, frequent=_frequent_words(path, language, top))
-    if not pairs:
+    frequent = _frequent_words(path, language, FREQUENT if top is None else top)
+    tiers: dict[tuple[str, str], int] = {}
+    for tier in TOPS if top is None and frequent is not None else (top,):
+        found = mutual_pairs(thesaurus.senses, frequent=frequent and frequent[:tier])
+        tiers = dict.fromkeys(found, tier or 0) | tiers
+        if len(found) == FEWEST:
+            break
+    if not tiers:
         raise DataError(f"{path}: no two frequent words list each other as synonyms")
     origin = {
         "format": thesaurus.form,
         "sha256": thesaurus.sha256,
         "license": thesaurus_license(path, language) or "unknown",
     }
-    return TrainingData.of_pairs(pairs, path.name, language=language, origin=origin)
+    pairs = sorted(tiers, key=tiers.__getitem__)
+    return TrainingData.of_pairs(
+        pairs, path.name, language=language, tiers=sorted(tiers.values()), origin=origin
+    )
 
 
 def mutual_pairs(

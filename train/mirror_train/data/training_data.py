@@ -24,6 +24,8 @@ class TrainingData:
         hard_negatives: n strings, each similar to a string of `first` but not its positive; None
             where there are none.
         origin: what else mirror.json records of the source, such as its licence; None for nothing.
+        tiers: n numbers; in an epoch, pairs with a lower number come before those with a higher
+            one. None for any order.
     """
 
     first: list[str]
@@ -35,6 +37,7 @@ class TrainingData:
     duplicates: int = 0
     hard_negatives: list[str] | None = None
     origin: dict[str, Any] | None = None
+    tiers: list[int] | None = None
 
     @classmethod
     def of_pairs(cls, pairs: Sequence[tuple[str, str]], source: str, **others: Any) -> TrainingData:

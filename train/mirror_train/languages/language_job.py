@@ -23,7 +23,7 @@ from mirror_rt.evaluation import (
 )
 from mirror_rt.io.atomic import sha256, write_json
 from mirror_train.compute.precision import resolve_device
-from mirror_train.data.strings import load_training_data, word_list
+from mirror_train.data.strings import TOP, load_training_data, word_list
 from mirror_train.data.thesaurus import load_thesaurus
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import LanguageTable, load_languages
@@ -48,7 +48,8 @@ class LanguageJob:
         language: tag of the language; also the name of the folder that is written.
         config: settings of its tuning.
         strings: file to tune on; None for the words of `wordfreq`.
-        top: number of words to take from `wordfreq`; of a thesaurus, those that pairs are made of.
+        top: number of words to take from `wordfreq` (None for 10,000); of a thesaurus, those that
+            pairs are made of (None for what `load_thesaurus` chooses).
         pairs: scored pairs to evaluate on before and after tuning; None for none.
         table: says what the strings and the base model should be; None for the shipped one.
         synonyms: `strings` is a thesaurus (see `load_thesaurus`).
@@ -57,7 +58,7 @@ class LanguageJob:
     language: str
     config: TuneConfig
     strings: Path | None = None
-    top: int = 10_000
+    top: int | None = None
     pairs: Path | None = None
     table: LanguageTable | None = None
     synonyms: bool = False
@@ -65,15 +66,22 @@ class LanguageJob:
     def read(self) -> tuple[TrainingData, HeldOut | None]:
         """Read the strings; of a thesaurus, hold out some words to measure with."""
         if self.strings is None:
-            return word_list(self.language, top=self.top), None
+            top = TOP if self.top is None else self.top
+            return word_list(self.language, top=top), None
         if not self.synonyms:
             return load_training_data(self.strings, language=self.language), None
         data = load_thesaurus(self.strings, language=self.language, top=self.top)
         pairs = list(zip(data.first, data.second, strict=True))
         kept, held = hold_out(data.source, pairs, seed=self.config.seed)
-        return TrainingData.of_pairs(
-            kept, data.source, language=data.language, origin=data.origin
-        ), held
+        tiers = dict(zip(pairs, data.tiers or [0] * len(pairs), strict=True))
+        data = TrainingData.of_pairs(
+            kept,
+            data.source,
+            language=data.language,
+            origin=data.origin,
+            tiers=[tiers[pair] for pair in kept],
+        )
+        return data, held
 
 
 @dataclass(frozen=True, slots=True)

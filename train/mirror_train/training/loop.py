@@ -134,7 +134,8 @@ class Trainer:
         warm_up: the share of the steps over which the learning rates rise.
         decay: whether they fall to 0 over the others, or stay.
         selection: chooses the weights to end with; None for those of the last step.
-        neighbours: ends the run when too few are kept; measured every second step.
+        neighbours: ends the run when too few are kept; measured every second step, and before a
+            tier of pairs begins.
         advice: what to try where the loss diverges.
     """
 
@@ -200,10 +201,11 @@ class Trainer:
 
     def _lost(self, done: int) -> bool:
         """Tell whether the weights are too far from those of the base model to go on."""
-        if self.neighbours is None or done % _NEIGHBOURS_EVERY:
+        near = self.neighbours
+        if near is None or (done % _NEIGHBOURS_EVERY and done not in near.tier_starts):
             return False
         self._train_mode(on=False)
-        return self.processes.in_first(self.neighbours.lost)
+        return self.processes.in_first(lambda: near.lost(done))
 
     def _step(self, step: int) -> float:
         began = time.perf_counter()

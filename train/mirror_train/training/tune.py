@@ -88,7 +88,9 @@ def tune(
             encoder = TorchEncoder(base, head=head, pad_to=pad_length(recipe), device=run.device)
             if recipe.kept_neighbours is not None:
                 words = common_words(data)
-                trainer.neighbours = Neighbours(encoder, words, recipe.kept_neighbours)
+                trainer.neighbours = Neighbours(
+                    encoder, words, recipe.kept_neighbours, batches.tier_starts
+                )
             run.train(trainer, "tune", encoder, unit="string", size=loss_batch)
         if layer is not None:
             centre_again(base, layer, data, recipe, seed=seed, device=run.device)
