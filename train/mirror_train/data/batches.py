@@ -77,6 +77,7 @@ class Batches:
         self.share = loss_batch // processes.count
         self._own = processes.own_rows(loss_batch)
         self._per_epoch = len(data) // loss_batch
+        self._tiers = None if data.tiers is None else np.array(data.tiers)
         self._steps = steps or recipe.steps or recipe.epochs * self._per_epoch
         largest = max(Counter(data.group_ids or [0]).values())
         self._chained = data.group_ids is not None and largest > _MOST_CHAINED * len(data)
@@ -113,9 +114,7 @@ class Batches:
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
         order = epoch_order(len(self._data), seed=self.seed, epoch=epoch)
-        if self._data.tiers is None:
-            return order
-        return order[np.argsort(np.array(self._data.tiers)[order], kind="stable")]
+        return order if self._tiers is None else order[self._tiers[order].argsort(kind="stable")]
 
     def _group_ids(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
         if self._data.group_ids is None:
