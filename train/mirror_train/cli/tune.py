@@ -97,8 +97,7 @@ class Tune(Training):
         Group(
             "synonyms",
             "Instead of strings: words that list each other in a thesaurus, so that words of one\n"
-            "meaning come together. At most two pairs of a word are taken, and only of frequent "
-            "words.",
+            "meaning come together. Few pairs of a word are taken, and only of frequent words.",
         ),
     ]
     languages: Annotated[

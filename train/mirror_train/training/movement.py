@@ -78,7 +78,7 @@ class Neighbours:
     def lost(self, done: int) -> bool:
         """Measure the weights after `done` steps, and tell whether too few are kept to go on.
 
-        That is fewer than `least`, or more of them before a tier of pairs begins.
+        Fewer than `least` are too few. Before a tier of pairs begins, more have to be kept.
         """
         now = self._nearest()
         self.kept = float((now & self._before).sum() / now.sum())
