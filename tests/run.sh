@@ -6,7 +6,7 @@
 #   bash tests/run.sh --all        the full tier, for every night and before a tag
 #   bash tests/run.sh ARGUMENTS    only sets up, and runs pytest with these arguments
 #
-# The tests of what csrc/ compiles under sanitizers and emulators (the marker `csrc`) belong to the
+# The tests of what csrc/ compiles under sanitizers and emulators (the marker `compiled`) belong to the
 # fast tier where csrc/ has changed since they were last green here.
 # PYTHON chooses the interpreter (3.11 or newer).
 set -euo pipefail
@@ -127,14 +127,14 @@ trap 'kill $(jobs -p) 2> /dev/null || true; rm -rf "$demo"' EXIT
 step "start the demo, on fewer words, and the tests of the $tier tier"
 bash examples/demo.sh --out "$demo/demo" --top 500 --quiet > build/demo.log 2>&1 &
 shown=$!
-checked=$(digest csrc cmake CMakeLists.txt tests/support/compiled $(grep -rlw --include='*.py' mark.csrc tests))
-chosen="not (full or slow or interop or gpu or csrc)"
-[ "$checked" = "$(cat build/csrc-green 2> /dev/null)" ] || chosen="not (full or slow or interop or gpu)"
+checked=$(digest csrc cmake CMakeLists.txt tests/support/compiled $(grep -rlw --include='*.py' mark.compiled tests))
+chosen="not (full or slow or interop or gpu or compiled)"
+[ "$checked" = "$(cat build/compiled-green 2> /dev/null)" ] || chosen="not (full or slow or interop or gpu)"
 [ $tier = fast ] || chosen=""
 # Twice as many processes as the tests have processors here: half of their time they wait for others.
 MIRROR_RT_SOAK_SECONDS=0 MIRROR_RT_CHAOS_SECONDS=0 tests -n 4 --max-worker-restart 0 --dist loadfile \
   --no-loadscope-reorder --durations=40 -m "$chosen"
-[[ $chosen = *csrc* ]] || echo "$checked" > build/csrc-green
+[[ $chosen = *compiled* ]] || echo "$checked" > build/compiled-green
 
 step "the demo"
 wait "$shown" || { cat build/demo.log; exit 1; }
