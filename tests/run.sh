@@ -102,7 +102,8 @@ fi
 export MIRROR_RT_CLEAN_PYTHON=$PWD/.venv-run/bin/python
 [ -z "${fetches:-}" ] || wait "$fetches" || { cat build/fetches.log; exit 1; }
 
-tests() { HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 .venv/bin/pytest "$@"; }
+python=$PWD/.venv/bin/python
+source tests/tiers.sh
 if [ $tier = full ]; then
   step "what the full tier lacks here, and the command that ends each lack"
   PYTHONPATH=tests/support:tests/support/servers:tests/support/documents .venv/bin/python -m needs
@@ -128,13 +129,11 @@ step "start the demo, on fewer words, and the tests of the $tier tier"
 bash examples/demo.sh --out "$demo/demo" --top 500 --quiet > build/demo.log 2>&1 &
 shown=$!
 checked=$(digest csrc cmake CMakeLists.txt tests/support/compiled $(grep -rlw --include='*.py' mark.compiled tests))
-chosen="not (full or slow or interop or gpu or compiled)"
-[ "$checked" = "$(cat build/compiled-green 2> /dev/null)" ] || chosen="not (full or slow or interop or gpu)"
+chosen="not ($not_fast or compiled)"
+[ "$checked" = "$(cat build/compiled-green 2> /dev/null)" ] || chosen="compiled or not ($not_fast)"
 [ $tier = fast ] || chosen=""
-# Twice as many processes as the tests have processors here: half of their time they wait for others.
-MIRROR_RT_SOAK_SECONDS=0 MIRROR_RT_CHAOS_SECONDS=0 tests -n 4 --max-worker-restart 0 --dist loadfile \
-  --no-loadscope-reorder --durations=40 -m "$chosen"
-[[ $chosen = *compiled* ]] || echo "$checked" > build/compiled-green
+MIRROR_RT_SOAK_SECONDS=0 MIRROR_RT_CHAOS_SECONDS=0 tests "${side_by_side[@]}" --durations=40 -m "$chosen"
+[[ $chosen = not* ]] || echo "$checked" > build/compiled-green
 
 step "the demo"
 wait "$shown" || { cat build/demo.log; exit 1; }
