@@ -24,14 +24,18 @@ rows=(torch-default torch-avx2 onednn-sse41 onednn-avx2 $(printf 'engine-%s ' $i
 fast='source tests/tiers.sh; tests "${side_by_side[@]}" -p no:cacheprovider -m "not ($not_fast or compiled)" ${ELSEWHERE_TESTS:-tests}'
 changed() { PYTHONPATH=$PWD/tests/support/elsewhere bash -c "$fast"; } # by sitecustomize.py
 
-# A clone in $1 of the last commit, with an environment of its own that has the wheel, and shares all others.
+# A clone in $1 of the last commit, which has the compiled part of the wheel, and an environment of its
+# own that shares the packages of all others.
 clone() {
   git clone --quiet . "$1"
   mkdir "$1/build"
   "$python" -m venv --without-pip "$1/.venv"
   local site; site=$(cd "$1" && .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$site/others.pth"
-  "$python" -m pip install --quiet --no-deps --target "$site" build/wheel/mirror_rt-*.whl
+  "$python" -m pip install --quiet --no-deps --target "$1/build/wheel" build/wheel/mirror_rt-*.whl
+  cp "$1"/build/wheel/mirror_rt/_core*.so "$1/mirror_rt/"
+  cp -r "$1"/build/wheel/mirror_rt-*.dist-info "$site/"
+  printf '%s\n' "$1" "$1/train" "$1/export" > "$site/clone.pth"
+  "$python" -c 'import sys; print(*filter(None, sys.path[1:]), sep="\n")' > "$site/others.pth"
 }
 # Calls a function with the folder of such a clone, which goes away afterwards, and a home.
 with_clone() {
@@ -54,9 +58,12 @@ as_user() {
   chown -R 65534:65534 "$(dirname "$1")"
   unshare --mount bash -c '
     for path in "$("$python" -c "import sys; print(sys.base_prefix)")" "$3"; do
-      closed=$path; while [ "$closed" != / ] && setpriv --reuid=65534 --clear-groups test -x "$closed"; do
-        closed=$(dirname "$closed"); done
-      [ "$closed" = / ] && continue
+      closed= folder=$path
+      while [ "$folder" != / ]; do
+        setpriv --reuid=65534 --regid=65534 --clear-groups test -x "$folder" || closed=$folder
+        folder=$(dirname "$folder")
+      done
+      [ -n "$closed" ] || continue
       mkdir -p /run/elsewhere && mount --bind "$path" /run/elsewhere && mount -t tmpfs -o mode=755 none "$closed"
       mkdir -p "$path" && mount --move /run/elsewhere "$path"
     done
