@@ -41,6 +41,7 @@ LONGEST = ("test_docs.py", "test_docs_tuning.py", "test_export_pack.py", "test_a
 # What markers and fixtures say of what a test needs, besides the marker `needs`.
 BY_MARKER = {"browser": "chromium", "gpu": "card", "interop": "interop"}
 BY_FIXTURE = {"browser": "chromium", "data": "data"}
+LACKING = pytest.StashKey[str]()
 
 
 def needs_of(item: pytest.Item) -> list[str]:
@@ -61,11 +62,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             waiting.setdefault(lacking[0], []).append(item)
     for name, (first, *others) in waiting.items():
         need = NEEDS[name]
-        reason = f"{1 + len(others)} tests need {need.noun}: {need.command}"
-        first.add_marker(pytest.mark.skip(reason=reason))
+        first.stash[LACKING] = f"{1 + len(others)} tests need {need.noun}: {need.command}"
         config.hook.pytest_deselected(items=others)
     left_out = {item for _, *others in waiting.values() for item in others}
     items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(tryfirst=True)  # before conditions of the test's own
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip the test that stands for all which lack the same."""
+    if (lacking := item.stash.get(LACKING, None)) is not None:
+        pytest.skip(lacking)
 
 
 def _order(items: list[pytest.Item]) -> None:

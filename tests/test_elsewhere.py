@@ -50,12 +50,3 @@ def test_mixed_precision_is_forced(has, precision):
 def test_a_bundle_is_slower():
     assert shown(SHOW_RUN, ELSEWHERE_SLOWER="10") == ["sitecustomize"]
     assert shown(SHOW_RUN) == ["mirror_rt.inference.bundle_model"]
-
-
-def test_every_row_is_listed_in_the_table():
-    """Once for each machine, and green."""
-    script = TESTS / "elsewhere.sh"
-    listed = subprocess.run(["bash", script, "--list"], capture_output=True, text=True, check=True)
-    rows = (TESTS / "elsewhere.md").read_text("utf-8").splitlines()[6:]
-    assert {line.split()[1] for line in rows} >= set(listed.stdout.split())
-    assert all(line.split("|")[3].strip() == "0" for line in rows)

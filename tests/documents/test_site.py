@@ -15,6 +15,8 @@ from browser import Browser, find_browser
 from mirror_rt.cli.commands import installed_commands
 from paths import ROOT
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):

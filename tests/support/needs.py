@@ -29,6 +29,11 @@ class Need:
     here: Callable[[], bool]
 
 
+def find_haproxy() -> str | None:
+    """Return the path of haproxy, which Debian puts where only root looks."""
+    return shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
+
+
 def data_folder() -> Path:
     """Return the folder of real evaluation data: MIRROR_RT_DATA, or one beside the clone."""
     return Path(os.environ.get("MIRROR_RT_DATA", ROOT.parent / "shared" / "data"))
@@ -68,7 +73,7 @@ def _fetched(package: str) -> Need:
 _CARD = "bash benchmarks/gpu.sh build/report, on a machine with it"
 NEEDS = {
     "chromium": Need("a Chromium", "apt-get install chromium", lambda: find_browser() is not None),
-    "haproxy": Need("haproxy", "apt-get install haproxy", _programs("haproxy")),
+    "haproxy": Need("haproxy", "apt-get install haproxy", lambda: find_haproxy() is not None),
     "curl": Need(
         "a curl with HTTP/2", "apt-get install curl", lambda: "HTTP2" in _say("curl", "-V")
     ),
