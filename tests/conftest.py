@@ -28,7 +28,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # A shell's background job ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # An example may take as long as it takes, as on a busy machine.
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Examples that failed are kept in the clone, unless it cannot be written.
+kept = {} if os.access(ROOT, os.W_OK) else {"database": None}
+settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow], **kept
+)
 settings.load_profile("unhurried")
 
 # The files that take longest, which begin first where several processes share the tests.
