@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -13,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 from browser import Browser, find_browser
 from hub_server import TOKEN, HubServer
+from made_once import MadeOnce
+from needs import NEEDS, data_folder, is_here
 from paths import ROOT
 from tiny_models import TINY, make_model
 
@@ -26,7 +28,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # A shell's background job ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # An example may take as long as it takes, as on a busy machine.
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Examples that failed are kept in the clone, unless it cannot be written.
+kept = {} if os.access(ROOT, os.W_OK) else {"database": None}
+settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow], **kept
+)
 settings.load_profile("unhurried")
 
 # The files that take longest, which begin first where several processes share the tests.
@@ -36,10 +42,56 @@ LONGEST = ("test_docs.py", "test_docs_tuning.py", "test_export_pack.py", "test_a
            "test_options.py", "test_families.py")  # fmt: skip
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of these files in front, in this order."""
-    items.sort(key=lambda item: LONGEST.index(name) if (name := item.path.name) in LONGEST
-               else len(LONGEST))  # fmt: skip
+# What markers and fixtures say of what a test needs, besides the marker `needs`.
+BY_MARKER = {"browser": "chromium", "gpu": "card", "interop": "interop"}
+BY_FIXTURE = {"browser": "chromium", "data": "data"}
+LACKING = pytest.StashKey[str]()
+
+
+def needs_of(item: pytest.Item) -> list[str]:
+    """Return what a test needs besides Python packages: keys of `NEEDS`."""
+    marked = [name for mark in item.iter_markers("needs") for name in mark.args]
+    markers = [need for name, need in BY_MARKER.items() if item.get_closest_marker(name)]
+    fixtures = getattr(item, "fixturenames", ())
+    return [*marked, *markers, *(BY_FIXTURE[name] for name in fixtures if name in BY_FIXTURE)]
+
+
+@pytest.hookimpl(trylast=True)  # after the selection by markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the tests; of those that need something which is not here, skip one for all."""
+    _order(items)
+    waiting: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if lacking := [name for name in needs_of(item) if not is_here(name)]:
+            waiting.setdefault(lacking[0], []).append(item)
+    for name, (first, *others) in waiting.items():
+        need = NEEDS[name]
+        first.stash[LACKING] = f"{1 + len(others)} tests need {need.noun}: {need.command}"
+        config.hook.pytest_deselected(items=others)
+    left_out = {item for _, *others in waiting.values() for item in others}
+    items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(tryfirst=True)  # before conditions of the test's own
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip the test that stands for all which lack the same."""
+    if (lacking := item.stash.get(LACKING, None)) is not None:
+        pytest.skip(lacking)
+
+
+def _order(items: list[pytest.Item]) -> None:
+    """Put the longest files in front; shuffle files and tests by MIRROR_RT_TEST_ORDER, a seed."""
+    seed = os.environ.get("MIRROR_RT_TEST_ORDER")
+    if seed is None:
+        rank = {name: number for number, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+        return
+    files = sorted({item.path for item in items})
+    shuffled = random.Random(seed)
+    shuffled.shuffle(files)
+    shuffled.shuffle(items)
+    place = {path: number for number, path in enumerate(files)}
+    items.sort(key=lambda item: place[item.path])
 
 
 @dataclass(frozen=True)
@@ -58,22 +110,10 @@ def words() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Path]:
-    """A folder by its name, which the given function makes once for all processes of a run."""
+def made_once(tmp_path_factory) -> MadeOnce:
+    """A folder by its name, which the given function makes once for all runs."""
     root = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        root = root.parent
-
-    def make(name: str, write: Callable[[Path], object]) -> Path:
-        folder = root / "made-once" / name
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{folder}.lock"):
-            if not folder.exists():
-                write(made := folder.with_name(f"{folder.name}.making"))
-                made.rename(folder)
-        return folder
-
-    return make
+    return MadeOnce(root.parent if "PYTEST_XDIST_WORKER" in os.environ else root)
 
 
 @pytest.fixture(scope="session")
@@ -177,10 +217,7 @@ def default_model() -> Path:
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The folder of real evaluation data."""
-    folder = Path(os.environ.get("MIRROR_RT_DATA", ROOT.parent / "shared" / "data"))
-    if not (folder / "multisimlex").is_dir():
-        pytest.skip(f"no evaluation data at {folder}: set MIRROR_RT_DATA to a folder that has it")
-    return folder
+    return data_folder()
 
 
 @pytest.fixture
@@ -252,10 +289,7 @@ def command_in_child() -> Callable[[str], str]:
 @pytest.fixture
 def browser(tmp_path) -> Iterator[Browser]:
     """A headless Chromium."""
-    executable = find_browser()
-    if executable is None:
-        pytest.skip("no Chromium: install one (Debian: chromium), or set MIRROR_RT_CHROMIUM")
-    browser = Browser(executable, tmp_path / "profile")
+    browser = Browser(find_browser(), tmp_path / "profile")
     yield browser
     browser.close()
 

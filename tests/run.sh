@@ -1,15 +1,25 @@
 #!/usr/bin/env bash
-# All checks on a fresh machine: sets up .venv and .venv-run, then lint, types, tests and the demo.
-# With arguments it sets up, and then runs pytest with these arguments and nothing else.
+# Checks everything on a fresh machine: sets up .venv and .venv-run, and then runs lint, types, the
+# demo and the tests.
+#
+#   bash tests/run.sh              the fast tier, for every commit: minutes
+#   bash tests/run.sh --all        the full tier, for every night and before a tag
+#   bash tests/run.sh ARGUMENTS    only sets up, and runs pytest with these arguments
+#
+# The tests of what csrc/ compiles under sanitizers and emulators (the marker `compiled`) belong to the
+# fast tier where csrc/ has changed since they were last green here.
 # PYTHON chooses the interpreter (3.11 or newer).
 set -euo pipefail
 shopt -s globstar
 cd "$(dirname "$0")/.."
 python=${PYTHON:-$(command -v python3.11 || command -v python3)}
+case ${1:-} in '') tier=fast ;; --all) tier=full && shift ;; *) tier=some ;; esac
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 # For the build's own environment too, which --constraint does not reach.
 export PIP_CONSTRAINT=$PWD/constraints.txt PIP_BUILD_CONSTRAINT=$PWD/constraints.txt
-step() { printf '\n== %s\n' "$*"; }
+step() { printf '\n== %s (after %s s)\n' "$*" "$SECONDS"; }
+# One hash of the names and contents of files and folders.
+digest() { find "$@" -type f ! -path '*/__pycache__/*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum; }
 
 # Byte-compiling each file of torch and transformers takes a minute; imports compile what they need,
 # and must be allowed to keep it.
@@ -19,10 +29,6 @@ mkdir -p build
 trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 
-step "fetch, beside it: Triton's client and schema (it wants older versions of what others need),"
-echo "   Helm as a library (whose Python part runs with 3.11, too) and the schemas of Kubernetes, KEDA,"
-echo "   the Prometheus operator and KServe, model2vec and fastembed, whose vectors are compared (the"
-echo "   latter wants an older huggingface_hub), and CUDA's disassembler"
 fetch() { # into the folder $2, unless its part $3 is there; $1 is all or alone, with or without dependencies
   [ -e "$2/$3" ] && return
   local alone=(--no-deps)
@@ -41,16 +47,27 @@ fetches() {
   fetch alone build/fastembed fastembed fastembed==0.9.1 loguru mmh3 py_rust_stemmers
   fetch alone build/cuda-tools nvidia nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
 }
-fetches > build/fetches.log 2>&1 &
-fetches=$!
+if [ $tier != fast ]; then
+  step "fetch, beside it: Triton's client and schema (it wants older versions of what others need),"
+  echo "   Helm as a library (whose Python part runs with 3.11, too) and the schemas of Kubernetes, KEDA,"
+  echo "   the Prometheus operator and KServe, model2vec and fastembed, whose vectors are compared (the"
+  echo "   latter wants an older huggingface_hub), and CUDA's disassembler"
+  fetches > build/fetches.log 2>&1 &
+  fetches=$!
+fi
 
-step "install everything into .venv (compiler warnings are errors)"
 # Without isolation, because only then do two builds share what they compile.
 build=(--no-build-isolation --config-settings=build-dir=build/cmake
   --config-settings=cmake.define.MIRROR_RT_WERROR=ON)
-install .venv/bin/python cmake ninja pybind11 scikit-build-core
-install .venv/bin/python "${build[@]}" \
-  --editable '.[cpu,train,export,demo,tables,detect,serve,client,otel,docs,completion,dev]'
+# Not again where nothing that is compiled, declared or installed has changed since.
+installed=$(.venv/bin/python -VV && digest pyproject.toml constraints.txt CMakeLists.txt cmake csrc)
+if [ "$installed" != "$(cat build/installed 2> /dev/null)" ] || ! .venv/bin/mirror-rt --version > /dev/null; then
+  step "install everything into .venv (compiler warnings are errors)"
+  install .venv/bin/python cmake ninja pybind11 scikit-build-core
+  install .venv/bin/python "${build[@]}" \
+    --editable '.[cpu,train,export,demo,tables,detect,serve,client,otel,docs,completion,dev]'
+  echo "$installed" > build/installed
+fi
 
 lint() {
   .venv/bin/ruff format --check .
@@ -61,28 +78,35 @@ lint() {
   .venv/bin/lint-imports --no-logo
   (cd tests && ../.venv/bin/python -m mypy.stubtest mirror_rt._core --allowlist stubtest_allowlist.txt)
 }
-if [ $# -eq 0 ]; then
+if [ $tier != some ]; then
   step "start lint and types, beside what follows"
   (set -e; lint) > build/lint.log 2>&1 &
   lint=$!
 fi
-if [ $# -eq 0 ] && command -v nvcc > /dev/null; then
+if [ $tier = full ] && command -v nvcc > /dev/null; then
   step "compile the CUDA kernels for every architecture (warnings are errors), beside what follows"
   PYTHON=.venv/bin/python bash tests/compile_cuda.sh > build/compile_cuda.log 2>&1 &
   cuda=$!
 fi
 
-step "build the wheel; install it alone into .venv-run"
-rm -rf .venv-run build/wheel
-"$python" -m venv .venv-run
-.venv/bin/python -m pip wheel --quiet --no-deps "${build[@]}" --wheel-dir build/wheel .
-install .venv-run/bin/python build/wheel/mirror_rt-*.whl
+# As above; the wheel has the modules, too.
+installed=$installed$(digest mirror_rt train export)
+if [ "$installed" != "$(cat build/installed-run 2> /dev/null)" ] || [ ! -x .venv-run/bin/python ]; then
+  step "build the wheel; install it alone into .venv-run"
+  rm -rf .venv-run build/wheel
+  "$python" -m venv .venv-run
+  .venv/bin/python -m pip wheel --quiet --no-deps "${build[@]}" --wheel-dir build/wheel .
+  install .venv-run/bin/python build/wheel/mirror_rt-*.whl
+  echo "$installed" > build/installed-run
+fi
 export MIRROR_RT_CLEAN_PYTHON=$PWD/.venv-run/bin/python
-wait "$fetches" || { cat build/fetches.log; exit 1; }
+[ -z "${fetches:-}" ] || wait "$fetches" || { cat build/fetches.log; exit 1; }
 
-# Twice as many processes as the tests have processors here: half of their time they wait for others.
-tests() { HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 .venv/bin/pytest "$@"; }
-if [ $# -eq 0 ]; then
+python=$PWD/.venv/bin/python
+source tests/tiers.sh
+if [ $tier = full ]; then
+  step "what the full tier lacks here, and the command that ends each lack"
+  PYTHONPATH=tests/support:tests/support/servers:tests/support/documents .venv/bin/python -m needs
   # Beside what follows.
   step "start to soak the encoder and the server, 30 seconds each, side by side"
   MIRROR_RT_SOAK_SECONDS=30 MIRROR_RT_CHAOS_SECONDS=30 tests -p no:cacheprovider -n 2 \
@@ -93,11 +117,27 @@ fi
 step "fetch the default model (the tests themselves are offline)"
 .venv/bin/python -c 'from mirror_train.model.model_folder import default_model_folder as f; print(f())'
 
-if [ $# -gt 0 ]; then
+if [ $tier = some ]; then
   step "tests: $*"
   tests "$@"
   exit
 fi
+
+demo=$(mktemp -d)
+trap 'kill $(jobs -p) 2> /dev/null || true; rm -rf "$demo"' EXIT
+step "start the demo, on fewer words, and the tests of the $tier tier"
+bash examples/demo.sh --out "$demo/demo" --top 500 --quiet > build/demo.log 2>&1 &
+shown=$!
+checked=$(digest csrc cmake CMakeLists.txt tests/support/compiled $(grep -rlw --include='*.py' mark.compiled tests))
+chosen="not ($not_fast or compiled)"
+[ "$checked" = "$(cat build/compiled-green 2> /dev/null)" ] || chosen="compiled or not ($not_fast)"
+[ $tier = fast ] || chosen=""
+MIRROR_RT_SOAK_SECONDS=0 MIRROR_RT_CHAOS_SECONDS=0 tests "${side_by_side[@]}" --durations=40 -m "$chosen"
+[[ $chosen = not* ]] || echo "$checked" > build/compiled-green
+
+step "the demo"
+wait "$shown" || { cat build/demo.log; exit 1; }
+tail -n 5 build/demo.log
 
 step "lint and types"
 wait "$lint" || { cat build/lint.log; exit 1; }
@@ -109,17 +149,9 @@ if [ -n "${cuda:-}" ]; then
   cat build/compile_cuda.log
 fi
 
-demo=$(mktemp -d)
-trap 'kill $(jobs -p) 2> /dev/null || true; rm -rf "$demo"' EXIT
-step "start the demo, on fewer words, and the tests"
-bash examples/demo.sh --out "$demo/demo" --top 500 --quiet > build/demo.log 2>&1 &
-shown=$!
-MIRROR_RT_SOAK_SECONDS=0 MIRROR_RT_CHAOS_SECONDS=0 tests -n 4 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder --durations=40
-
-step "the demo"
-wait "$shown" || { cat build/demo.log; exit 1; }
-tail -n 5 build/demo.log
-
-step "is memory flat?"
-wait "$soak" || { cat build/soak.log; exit 1; }
-tail -n 1 build/soak.log
+if [ $tier = full ]; then
+  step "is memory flat?"
+  wait "$soak" || { cat build/soak.log; exit 1; }
+  tail -n 1 build/soak.log
+fi
+step "the $tier tier is green"

@@ -48,9 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = find_command(words) if words and not words[0].startswith("-") else None
         if command is None:
             return _without_a_command(words)
-        parser = Parser(prog="mirror-rt")
-        command.add_to(parser.add_subparsers(required=True))
-        arguments = parser.parse_args(words)
+        arguments = parse_words(command, words)
         command.check()
         announce(arguments.parser.prog)
         invocation = arguments.command.of(arguments)
@@ -72,6 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(error, 1, arguments)
     return code or 0
+
+
+def parse_words(command: Command, words: Sequence[str]) -> argparse.Namespace:
+    """Parse the words of a line, from the command on; raise SystemExit for wrong ones."""
+    parser = Parser(prog="mirror-rt")
+    command.add_to(parser.add_subparsers(required=True))
+    return parser.parse_args(words)
 
 
 def _without_a_command(words: Sequence[str]) -> int:

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,14 @@ DOCUMENTS = [
     "word",
 ]
 QUERY = "Who met whom?"
+# The library of each file. Where it is not installed, test_environments.py runs the file in an
+# environment that has it.
+LIBRARIES = {
+    "chroma": "chromadb", "langchain": "langchain_core", "llamaindex": "llama_index",
+    "qdrant": "qdrant_client", "ray_serve": "ray", "ray_tune": "ray", "sklearn": "sklearn",
+    "spark": "pyspark", **{name: name for name in ("daft", "haystack", "lancedb", "mteb", "ray")},
+}  # fmt: skip
+collect_ignore = [f"test_{name}.py" for name, of in LIBRARIES.items() if find_spec(of) is None]
 
 
 @pytest.fixture(scope="session")

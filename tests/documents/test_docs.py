@@ -2,9 +2,10 @@
 
 import pytest
 
-from documents import TUNING, WITH_BLOCKS, run_blocks, sharing
+from documents import FIRST_READ, TUNING, WITH_BLOCKS, run_blocks, sharing
+from tiers import tiers
 
-FIRST_READ = "README.md"  # whose commands start as a user's do
+QUICK = [name for name in WITH_BLOCKS if name not in TUNING]
 
 
 @pytest.fixture(scope="module")
@@ -12,6 +13,7 @@ def shared(tmp_path_factory, default_model):
     return sharing(tmp_path_factory.mktemp("shared"))
 
 
-@pytest.mark.parametrize("document", [name for name in WITH_BLOCKS if name not in TUNING])
+@pytest.mark.parametrize("document", tiers(QUICK, fast=FIRST_READ))
 def test_blocks_run(document, tmp_path, shared, commands):
-    run_blocks(document, tmp_path, shared, None if document == FIRST_READ else commands)
+    # The commands of what is read first start as a user's do.
+    run_blocks(document, tmp_path, shared, None if document == "README.md" else commands)

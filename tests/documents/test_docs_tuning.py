@@ -4,6 +4,8 @@ import pytest
 
 from documents import TUNING, WITH_BLOCKS, run_blocks, sharing
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory, default_model):

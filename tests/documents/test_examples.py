@@ -1,4 +1,4 @@
-"""The example of docs/guides/languages.md, at a tiny size; it takes minutes of exports."""
+"""The examples, at a tiny size."""
 
 import os
 import re
@@ -14,10 +14,7 @@ from mirror_train import TorchEncoder
 from paths import ROOT
 
 
-@pytest.mark.skipif(
-    "MIRROR_RT_EXAMPLES" not in os.environ,
-    reason="five exports: MIRROR_RT_EXAMPLES=1 pytest tests/documents/test_examples.py",
-)
+@pytest.mark.full  # five exports
 def test_five_languages_from_one_pack(tiny_bert, tmp_path):
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -36,6 +33,7 @@ def test_five_languages_from_one_pack(tiny_bert, tmp_path):
     assert LanguagePack.load(tmp_path / "pack").languages == ["ar", "en", "fr", "ru", "zh"]
 
 
+@pytest.mark.full
 def test_a_base_from_scratch(words, tmp_path, monkeypatch, capsys):
     """It learns to fill in masks, and what it leaves is a base to tune."""
     texts = [f"the {a} of the {b}" for a, b in zip(words[:150], words[150:300], strict=True)]

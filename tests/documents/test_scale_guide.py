@@ -58,15 +58,15 @@ def tables(*options):
     return [row for row in rows if "blocks of 100,000" not in row]
 
 
+@pytest.mark.full
 def test_the_figures_are_those_of_the_model():
-    pytest.importorskip("simpy")
     rows = tables()
     assert len(rows) > 20
     assert [row for row in rows if row not in GUIDE] == []
 
 
+@pytest.mark.full
 def test_the_options_of_the_model():
     """Those in the guide change what it prints."""
-    pytest.importorskip("simpy")
     (options,) = re.findall(r"scale_model\.py scale\.json (.+)", block_with("scale_model.py"))
     assert tables(*options.split()) != tables()

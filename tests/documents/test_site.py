@@ -15,7 +15,7 @@ from browser import Browser, find_browser
 from mirror_rt.cli.commands import installed_commands
 from paths import ROOT
 
-pytest.importorskip("mkdocs", reason="mkdocs is not installed (extra docs)")
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,6 @@ def test_the_reference_has_every_public_name(site, package, page):
 def test_the_first_page_in_a_browser(site, tmp_path):
     """It says what this is and how to get it, and no list has run together into a paragraph."""
     executable = find_browser()
-    if executable is None:
-        pytest.skip("no Chromium: install one (Debian: chromium), or set MIRROR_RT_CHROMIUM")
     for width, scheme in itertools.product((1280, 390), ("light", "dark")):
         browser = Browser(executable, tmp_path / f"{width}-{scheme}")
         browser.show_as(width, scheme)

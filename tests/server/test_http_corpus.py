@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import json
 import socket
 import struct
@@ -9,11 +10,16 @@ import threading
 import time
 
 import pytest
+import uvicorn
 
+from asgi_calls import HeldEncoder
 from http_corpus import Case, all_cases
 from http_corpus.messages import BODY, HIDDEN, KEY, get, post, served
 from http_corpus.wire import Answer, play
-from server_process import ServerProcess
+from mirror_rt.server import Models, NamedEncoder, ServerConfig, create_app
+from mirror_rt.server.config import ListenConfig
+from mirror_rt.server.process.uvicorn_server import _uvicorn_config
+from server_process import ServerProcess, until
 
 CASES = all_cases()
 SECTIONS = collections.defaultdict(list)
@@ -164,25 +170,33 @@ def test_an_offer_is_ignored_on_every_path(path, server):
         assert [(a.status, a.body) for a in answers] == [(a.status, a.body) for a in plain]
 
 
-def test_a_client_that_hangs_up_ends_all_that_it_asked_for(server):
+@contextlib.contextmanager
+def in_this_process(encoder):
+    """An application and the port of a server of it, in a thread."""
+    app = create_app(Models([NamedEncoder("tiny", encoder, None, 0)], "tiny"), ServerConfig())
+    app.state.registry.wait_until_warm()
+    server = uvicorn.Server(_uvicorn_config(app, ListenConfig()))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield app, listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join(60)
+
+
+def test_a_client_that_hangs_up_ends_all_that_it_asked_for(bundle):
     """uvicorn tells only the last request of a connection that nobody waits any more."""
-    texts = json.dumps({"inputs": ["some words of a text"] * 2000}).encode()
-
-    def hang_ups() -> float:
-        text = play(served("5 metrics", get(path=b"/metrics")), server.port)[0].body.decode()
-        return float(text.split("\nmirror_rt_hang_ups_total ")[1].split()[0])
-
-    before = hang_ups()
-    for pause in (0.1, 0.3, 1, 3):  # a busy server may not have read what it was sent
-        connection = server.socket()
-        connection.sendall(post(body=texts) + get())
-        time.sleep(pause)
+    encoder = HeldEncoder.load(bundle, threads=1)
+    with in_this_process(encoder) as (app, port):
+        encoder.began.clear()
+        encoder.free.clear()
+        connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+        connection.sendall(post() + get())  # in one packet
+        assert encoder.began.wait(60)
         # Closed with a reset: nobody reads, and nobody writes.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
-        until = time.monotonic() + 10
-        while hang_ups() == before and time.monotonic() < until:
-            time.sleep(0.05)
-        if hang_ups() > before:
-            break
-    assert hang_ups() == before + 1
+        until(lambda: b"\nmirror_rt_hang_ups_total 1.0\n" in app.state.registry.metrics.text())
+        encoder.free.set()

@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import runpy
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,13 +17,14 @@ from collections import Counter
 
 import pytest
 
+from needs import find_haproxy
 from paths import ROOT
 
-HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
+HAPROXY = find_haproxy()
 REQUESTS = int(os.environ.get("MIRROR_RT_ROLLING_REQUESTS", "200"))
 CLIENTS = 4
 
-pytestmark = pytest.mark.skipif(HAPROXY is None, reason="there is no haproxy")
+pytestmark = pytest.mark.needs("haproxy")
 
 # Stops the server that is there, as systemd would, and starts another one.
 RESTART = """\

@@ -1,7 +1,8 @@
-"""List the documents, and run their fenced bash and python blocks, a folder per document."""
+"""List the documents, read their fenced bash and python blocks, and run them, each in a folder."""
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,22 @@ SHARED = {
 }
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WITH_BLOCKS = [name for name in DOCUMENTS if BLOCK.search((ROOT / name).read_text("utf-8"))]
+# The fast tier runs what a newcomer reads first, and only parses the others (test_blocks.py).
+FIRST_READ = ("README.md", "docs/quickstart.md")
+
+
+def commands_of(script):
+    """Split a shell script into its commands, lists of words without quotes and redirections."""
+    joined = re.sub(r"\d?(>>?|<) *\S+", "", script.replace("\\\n", " "))
+    words = shlex.shlex(joined, posix=True, punctuation_chars=";&|()\n")
+    words.whitespace, words.whitespace_split = " \t", True
+    commands = [[]]
+    for word in words:
+        if set(word) <= set(words.punctuation_chars):
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    return [command for command in commands if command]
 
 
 def run(line, folder, first=None):
