@@ -1,6 +1,7 @@
 """What the one training loop gives every system: checkpoints, Ctrl-C, resuming, processes."""
 
 import signal
+from functools import partial
 
 import numpy as np
 import pytest
@@ -200,7 +201,11 @@ def test_the_best_weights_outlive_an_interruption(runner, monkeypatch):
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_scored_pairs_choose_the_weights(system, runner, tmp_path, monkeypatch):
-    """After steps 3, 6 and 8 of every run, with the weights of that step; resumed or not."""
+    """After steps 3, 6 and 8 of every run, with the weights of that step; resumed or not.
+
+    What chooses is what is saved: float32, whatever the precision of training.
+    """
+    runner = partial(runner, **({} if system == "flow" else {"precision": "bf16"}))
     pairs = tmp_path / "dev.tsv"
     pairs.write_text("text1\ttext2\tscore\nthe river\told town hall\t1\nday\ttime\t3\nin\ton\t2\n")
     scores, seen = {3: 0.1, 6: 0.9, 8: 0.5}, []
