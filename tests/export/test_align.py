@@ -107,6 +107,7 @@ def test_every_graph_and_the_modules_have_the_map(base, pack, words):
     ]
 
 
+@pytest.mark.full
 def test_what_was_compared_in_the_engine_is_aligned_there(tiny_bert, words, tmp_path):
     precisions, targets = ("fp32", "int8"), ("cpu", "native")
     config = ExportConfig(str(tiny_bert), tmp_path / "base", "mean", precisions, targets)
@@ -121,6 +122,7 @@ def test_what_was_compared_in_the_engine_is_aligned_there(tiny_bert, words, tmp_
     np.testing.assert_allclose(before.encode(words) @ turn, after.encode(words), atol=1e-5)
 
 
+@pytest.mark.full
 def test_bundles_of_the_same_weights_share_a_space(base, bundle, tiny_roberta, tmp_path):
     other = export_bundle(ExportConfig(str(tiny_roberta), tmp_path / "r", pooling="mean"))
     assert Manifest.read(base).space == Manifest.read(bundle).space

@@ -17,6 +17,7 @@ from mirror_rt import (
 )
 from mirror_train import TuneConfig, load_recipe, load_training_data, tune
 from mirror_train.model.pooling_head import Head
+from tiers import tiers
 
 
 def test_the_report_covers_one_word_to_the_limit(tiny_bundle):
@@ -47,7 +48,8 @@ def test_the_bundle_tokenizer_has_no_cap(bundle):
     assert tokenizer["padding"] is None
 
 
-def test_the_manifest_carries_the_tuning(tiny_bert, words_file, tmp_path):
+@pytest.mark.parametrize("pooling", tiers(("mean", "mean-with-padding"), fast=("mean",)))
+def test_the_manifest_carries_the_tuning(pooling, tiny_bert, words_file, tmp_path):
     recipe = load_recipe("word").replace(batch_size=50, epochs=1)
     for pooling in ("mean", "mean-with-padding"):
         tuned, out = tmp_path / f"tuned-{pooling}", tmp_path / f"bundle-{pooling}"
@@ -89,15 +91,6 @@ def test_parity_notices_nan(bundle, monkeypatch):
         check_parity(encoder, broken, ["a", "b"]).check()
 
 
-def test_parity_texts_are_many_and_reach_the_limit(bundle):
-    encoder = Encoder.load(bundle)
-    texts = parity_texts(encoder.pipeline.tokenizer)
-    lengths = [len(ids) for ids in encoder.tokenize(texts)]
-    assert len(texts) > 100
-    assert min(lengths) <= 6
-    assert 115 < max(lengths) <= 128
-
-
 @pytest.mark.parametrize(("language", "own"), [("fr", 60), ("zh-CN", 60), ("xx", 0), (None, 0)])
 def test_parity_texts_are_of_the_language(bundle, language, own):
     from importlib import resources
@@ -110,12 +103,15 @@ def test_parity_texts_are_of_the_language(bundle, language, own):
     texts = parity_texts(encoder.pipeline.tokenizer, language)
     assert len(texts) >= 100
     assert sum(set(text if code == "zh" else text.split()) <= known for text in texts) >= own
-    assert max(len(ids) for ids in encoder.tokenize(texts)) > 115
+    lengths = [len(ids) for ids in encoder.tokenize(texts)]
+    assert max(lengths) > 115
     assert not any(encoder.pipeline.tokenizer(texts).truncated[:-1])
     if own == 0:
+        assert (len(texts) > 100, min(lengths) <= 6, max(lengths) <= 128) == (True, True, True)
         assert texts == parity_texts(encoder.pipeline.tokenizer)
 
 
+@pytest.mark.full
 def test_own_parity_texts(tiny_bert, tmp_path):
     config = ExportConfig(str(tiny_bert), tmp_path / "b", pooling="mean", parity_texts=["a", "b"])
     assert export_bundle(config).variant().parity["texts"] == 2
@@ -154,6 +150,7 @@ def test_a_tuned_folder_that_was_changed_is_refused(tiny_bert, words_file, tmp_p
         export_bundle(ExportConfig(str(tuned.out), tmp_path / "bundle"))
 
 
+@pytest.mark.full
 def test_an_export_shows_its_stages(tiny_bert, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("mirror_rt.progress.SECONDS_BETWEEN_LINES", 0.001)
     config = ExportConfig(str(tiny_bert), tmp_path / "bundle", pooling="mean")
@@ -164,6 +161,7 @@ def test_an_export_shows_its_stages(tiny_bert, tmp_path, capfd, monkeypatch):
         assert stage in shown
 
 
+@pytest.mark.full
 def test_an_export_can_be_repeated_byte_for_byte(tiny_bert, tmp_path, monkeypatch, command):
     """In another process and another folder, at another time."""
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")

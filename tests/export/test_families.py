@@ -17,6 +17,7 @@ from mirror_rt.tokens.padding import PaddedBatch
 from mirror_train import TorchEncoder
 from mirror_train.model.families import FAMILIES
 from mirror_train.model.pretrained import load_pretrained
+from tiers import tiers
 from tiny_models import TINY
 
 WHOLE = {"Attention": 2, "BiasGelu": 2, "EmbedLayerNormalization": 1, "SkipLayerNormalization": 4}
@@ -27,7 +28,7 @@ FUSED = dict.fromkeys(TINY, WHOLE) | {
     "modernbert": {"MultiHeadAttention": 2, "RotaryEmbedding": 4},
     "roformer": {name: n for name, n in WHOLE.items() if name != "Attention"},
 }
-families = pytest.mark.parametrize("family", TINY)
+families = pytest.mark.parametrize("family", tiers(TINY, fast=("bert", "modernbert")))
 
 
 def batch_of(rows, length, vocabulary, pad_id, rng):
@@ -65,8 +66,8 @@ def test_texts_alone_and_in_a_batch(family, tiny_model, tiny_bundle, words):
         np.testing.assert_allclose(encoder.encode(texts, batch_size), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["max", "first-last-avg"])
-@pytest.mark.parametrize("family", ["bert", "modernbert"])
+@pytest.mark.parametrize("pooling", tiers(["max", "first-last-avg"], fast=["first-last-avg"]))
+@pytest.mark.parametrize("family", tiers(["bert", "modernbert"], fast=["bert"]))
 def test_further_poolings_are_in_the_graph(family, pooling, tiny_model, tmp_path, words):
     options = {"pooling": pooling, "precisions": ("fp32", "int8")}
     export_bundle(ExportConfig(str(tiny_model(family)), tmp_path / "bundle", **options))
@@ -101,13 +102,14 @@ def test_inputs_and_types(family, tiny_bundle):
     }
 
 
+@pytest.mark.full
 def test_weights_shared_by_layers_are_stored_once(tiny_bundle, tiny_model):
     stored = (tiny_bundle("albert") / "onnx" / "model.onnx").stat().st_size
     weights = (tiny_model("albert") / "model.safetensors").stat().st_size
     assert stored < weights + 40_000
 
 
-@pytest.mark.parametrize("family", ["bert", "mpnet", "albert"])
+@pytest.mark.parametrize("family", tiers(["bert", "mpnet", "albert"], fast=["bert"]))
 def test_the_model_is_left_as_it_was(family, tiny_model):
     model = load_pretrained(tiny_model(family)).model
     ids = torch.tensor([[5, 6, 7]])
@@ -192,6 +194,7 @@ def test_the_file_is_that_of_the_library(tmp_path, monkeypatch):
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(large), weights["a"])
 
 
+@pytest.mark.full
 @pytest.mark.skipif(torch.__version__ < "2.9", reason="torch 2.8 exports XLNet")
 def test_what_torch_cannot_trace_is_one_line(tiny_bert, tmp_path):
     from transformers import AutoModel, AutoTokenizer, XLNetConfig

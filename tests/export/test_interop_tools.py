@@ -17,6 +17,7 @@ from interop.environments import TOOLS
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import Encoder
 from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
+from tiers import tiers
 from tiny_models import SENTENCES
 
 TEXTS = [*SENTENCES, "word " * 40]
@@ -70,6 +71,7 @@ def run(tmp_path):
     return run
 
 
+@pytest.mark.full
 @pytest.mark.interop
 @pytest.mark.parametrize("which", ["default_bundle", "bert", "roberta", "xlm-roberta", "modules"])
 @pytest.mark.parametrize("tool", TOOLS)
@@ -93,6 +95,7 @@ def test_a_bundle(tool, which, run, request):
         np.testing.assert_allclose(vectors, expected[name], atol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.interop
 def test_a_tuned_folder_elsewhere(run, tuned):
     """With an earlier transformers, too."""
@@ -113,7 +116,7 @@ def test_a_bundle_has_no_weights_for_pytorch(bundle):
         SentenceTransformer(str(bundle), device="cpu", local_files_only=True)
 
 
-@pytest.fixture(params=["bert", "roberta", "modules"])
+@pytest.fixture(params=tiers(["bert", "roberta", "modules"], fast=["bert"]))
 def folder(request):
     if request.param == "modules":
         return request.getfixturevalue("with_modules")

@@ -23,6 +23,7 @@ from mirror_rt.tokens.joining import graph_inputs
 from mirror_train import TorchEncoder
 from ort_reference import evaluator
 from paths import ROOT
+from tiers import tiers
 from tiny_models import TINY
 
 WORDS = (ROOT / "tests" / "support" / "words_en.txt").read_text(encoding="utf-8").split()
@@ -48,7 +49,7 @@ def batch(encoder, texts):
     return tokens.pad(np.arange(len(texts)), pad_id=encoder.manifest.pad_id)
 
 
-@pytest.mark.parametrize("family", TINY)
+@pytest.mark.parametrize("family", tiers(TINY, fast=("bert", "modernbert")))
 def test_float16_in_every_family(family, exported, tiny_model):
     encoder = Encoder.load(exported(family), variant="fp16", threads=1)
     reference = TorchEncoder.load(tiny_model(family), pooling=TINY[family].pooling, device="cpu")
@@ -59,7 +60,10 @@ def test_float16_in_every_family(family, exported, tiny_model):
 
 
 @pytest.mark.parametrize("variant", ["fp32-cuda", "fp16-cuda", "bf16-cuda"])
-@pytest.mark.parametrize("family", ["bert", "mpnet", "distilbert", "modernbert", "deberta-v2"])
+@pytest.mark.parametrize(
+    "family",
+    tiers(["bert", "mpnet", "distilbert", "modernbert", "deberta-v2"], fast=("bert", "modernbert")),
+)
 def test_without_padding(variant, family, exported):
     """CUDA's operators, run by numpy: right for texts of different lengths in one batch.
 
@@ -109,6 +113,7 @@ def attention(path):
             yield node.op_type, onnx.TensorProto.DataType.Name(values), form, bool(added)
 
 
+@pytest.mark.full
 def test_what_the_graphs_attend_with(exported):
     """Flash attention and cuDNN need half precision, joined tokens or the lengths of texts."""
 
@@ -128,6 +133,7 @@ def test_what_the_graphs_attend_with(exported):
         assert forms("modernbert", name) == [everywhere, local]
 
 
+@pytest.mark.full
 def test_the_packed_graphs_hold_no_weights_of_their_own(exported):
     folder = exported("distilbert")
     for name in ("fp32", "fp16"):
@@ -155,6 +161,7 @@ def test_what_cannot_be_checked_here_says_so(exported):
         assert variants[name].unchecked == "needs CUDAExecutionProvider, which is not here"
 
 
+@pytest.mark.full
 def test_a_family_without_packed_attention_runs_its_graph_on_cuda(exported):
     variants = Manifest.read(exported("deberta-v2")).variants
     assert variants["fp16-cuda"].file == variants["fp16"].file
@@ -210,7 +217,7 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("what", LARGE)
+@pytest.mark.parametrize("what", tiers(LARGE, fast=["queries and keys"]))
 def test_float16_of_large_numbers(what, tiny_bert, tmp_path):
     """Beyond 65,504 they stay in float32: no infinity, no NaN, on the longest texts either."""
     model = scaled(tiny_bert, tmp_path / "model", LARGE[what])
@@ -224,6 +231,7 @@ def test_float16_of_large_numbers(what, tiny_bert, tmp_path):
         assert np.isfinite(value.const_value.numpy()).all()
 
 
+@pytest.mark.full
 def test_bfloat16_of_large_numbers(tiny_bert, tmp_path):
     """Only attention, which has no kernel in bfloat16, stays in float32 for them."""
     large = LARGE["inside a layer and its norm"] | LARGE["queries and keys"]
@@ -241,7 +249,7 @@ def test_bfloat16_of_large_numbers(tiny_bert, tmp_path):
     assert (vectors * encoder.encode(TEXTS)).sum(1).min() > 0.999
 
 
-@pytest.mark.parametrize("family", TINY)
+@pytest.mark.parametrize("family", tiers(TINY, fast=("bert", "modernbert")))
 def test_int8_in_every_family(family, exported, tiny_model):
     manifest = Manifest.read(exported(family))
     assert manifest.variant("int8").graph["float32_layers"] == []
@@ -329,7 +337,7 @@ def test_the_table_of_families_is_that_of_the_command():
     assert [row[0] for row in rows] == [families().LABELS[family] for family in TINY]
 
 
-@pytest.mark.parametrize("family", TINY)
+@pytest.mark.parametrize("family", tiers(TINY, fast=("bert", "modernbert")))
 def test_the_table_of_families_is_true(family, exported):
     made = families().row(family, Manifest.read(exported(family)))
     (told,) = [row for row in documented() if row[0] == made[0]]
@@ -376,6 +384,7 @@ def test_force_writes_what_fails_and_says_so(tiny_bert, tmp_path, monkeypatch, c
     assert "variant fp16 differs from PyTorch" in caplog.text
 
 
+@pytest.mark.full
 def test_only_what_was_asked_for_is_left(tiny_bert, tmp_path):
     options = {"pooling": "mean", "precisions": ("fp16",), "targets": ("cuda",)}
     manifest = export_bundle(ExportConfig(str(tiny_bert), tmp_path / "b", **options))
@@ -399,6 +408,7 @@ def test_impossible_wishes(options, message, tiny_bert, tmp_path):
         export_bundle(ExportConfig(str(tiny_bert), tmp_path / "b", pooling="mean", **options))
 
 
+@pytest.mark.full
 def test_spearman_of_both(tiny_bert, tmp_path):
     pairs = tmp_path / "pairs.tsv"
     rows = [("old", "town", 1), ("river", "sea", 5), ("doctor", "physician", 9), ("a", "b", 3)]
@@ -411,6 +421,7 @@ def test_spearman_of_both(tiny_bert, tmp_path):
     assert parity["bytes"] == (tmp_path / "b" / "onnx" / "model.onnx").stat().st_size
 
 
+@pytest.mark.full
 def test_pairs_by_language(words_file, tiny_bert, tmp_path):
     from mirror_train import TuneConfig, load_recipe, load_training_data, tune
 
@@ -428,6 +439,7 @@ def test_pairs_by_language(words_file, tiny_bert, tmp_path):
     assert fingerprint(tmp_path / "tuned", config) != before  # a pack is made again
 
 
+@pytest.mark.full
 def test_models_over_two_gigabytes(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setattr("mirror_export.graph.onnx_file._LIMIT", 40_000)
     manifest = export_bundle(ExportConfig(str(tiny_bert), tmp_path / "b", pooling="mean", **ALL))

@@ -7,6 +7,7 @@ import pytest
 
 from paths import ROOT, TESTS
 
+pytestmark = [pytest.mark.full, pytest.mark.compiled]
 CROSS, QEMU = "aarch64-linux-gnu-g++", "qemu-aarch64"
 SOURCES = ["parallel.cpp", *(f"engine/{name}.cpp" for name in ("engine", "isa", "packing", "run"))]
 # As in CMakeLists.txt.

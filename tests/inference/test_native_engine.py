@@ -5,13 +5,16 @@ import functools
 import numpy as np
 import pytest
 
+from kernel_tiers import EMULATED, kernel_tiers
 from mirror_rt import _core
 from native_build import build_emulated, emulated_sets
 from native_reference import RandomEncoder, Sizes
+from tiers import tiers
 
 ISAS = _core.engine_instruction_sets()
 # What this processor lacks is compiled for it, for the tiling is what differs.
-KERNELS = [*ISAS, *(f"emulated {name}" for name in emulated_sets()["engine"])]
+KERNELS = kernel_tiers([*ISAS, *(EMULATED + name for name in emulated_sets()["engine"])])
+FEW = ("bert", "odd", "modernbert")
 SHAPES = {
     "bert": Sizes(),
     "narrow": Sizes(hidden=36, heads=3, inner=50, layers=1),  # no multiple of any vector
@@ -39,9 +42,9 @@ def emulated_core():
 @pytest.fixture
 def make(request):
     def make(encoder, precision, kernel=""):
-        emulated = kernel.startswith("emulated ")
+        emulated = kernel.startswith(EMULATED)
         core = request.getfixturevalue("emulated_core") if emulated else _core
-        return encoder.native(core, precision, kernel.removeprefix("emulated "))
+        return encoder.native(core, precision, kernel.removeprefix(EMULATED))
 
     return make
 
@@ -132,7 +135,7 @@ def test_pairs_of_texts_have_two_types():
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", tiers(SHAPES, fast=FEW))
 def test_other_precisions_are_close(make, shape, kernel, precision):
     random, texts, expected = expected_of(shape)
     means = unit(np.array([vectors.mean(0) for vectors in expected]))
@@ -158,7 +161,7 @@ def test_a_text_has_the_same_vector_in_every_batch(make, shape, kernel, precisio
 
 @pytest.mark.parametrize("precision", LIMITS)
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("shape", ["odd", "odd heads", "wide embeddings"])
+@pytest.mark.parametrize("shape", tiers(["odd", "odd heads", "wide embeddings"], fast=["odd"]))
 def test_memory_that_is_used_again_changes_no_vector(make, shape, kernel, precision):
     random, texts, _ = expected_of(shape)
     encoder = make(random, precision, kernel)

@@ -158,6 +158,12 @@ def test_sizes_and_names_that_do_not_go_together(editor, change):
     assert len(str(raised.value)) < 1000
 
 
+def test_weights_outside_the_bundle_are_refused(editor):
+    outside(editor, "../secret", WORDS)
+    with pytest.raises(BundleError, match="outside the bundle"):
+        editor.load()
+
+
 def test_a_circle_of_layers_is_seen_at_once(editor, monkeypatch):
     first, second = (editor.node("Attention", number) for number in (0, 1))
     for node in [first, editor.node("SkipLayerNormalization")]:
@@ -234,9 +240,16 @@ def test_fewer_positions_than_max_length(bundle_copy):
         Encoder.load(bundle_copy, providers="native", verify=False)
 
 
-@pytest.mark.parametrize("variant", ["fp32", "bf16", "int8"])
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("name", [WORDS, "_symbolic.weight", OUT, INNER, OUTER, "_symbolic_1.bias"])
+NUMBERS = [float("nan"), float("inf"), -float("inf")]
+PLACES = [WORDS, "_symbolic.weight", OUT, INNER, OUTER, "_symbolic_1.bias"]
+# Every two of a place, a precision and a number once.
+NOT_FINITE = [
+    (name, NUMBERS[(i + j) % 3], variant)
+    for i, name in enumerate(PLACES) for j, variant in enumerate(["fp32", "bf16", "int8"])
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "number", "variant"), NOT_FINITE)
 def test_numbers_that_are_not_finite_are_seen_in_every_precision(editor, name, number, variant):
     values = editor.get(name)
     values[..., 0] = number

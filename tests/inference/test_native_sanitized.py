@@ -15,6 +15,7 @@ import pytest
 from native_build import build_sanitized
 from paths import TESTS
 
+pytestmark = [pytest.mark.full, pytest.mark.compiled]
 GRAPHS = int(os.environ.get("MIRROR_RT_FUZZ", "100"))
 FAMILIES = ["bert", "albert", "mpnet", "modernbert"]
 OPTIONS = {

@@ -89,6 +89,7 @@ def test_a_graph_that_counts_tokens_on_the_card_is_not_captured(folder, manifest
         load(folder, alone, cuda_graphs=True)
 
 
+@pytest.mark.full
 def test_pairs_keep_their_types(tiny_cross_encoder, tmp_path, monkeypatch):
     options = {"precisions": ("fp32",), "targets": ("cpu", "cuda")}
     export_bundle(ExportConfig(str(tiny_cross_encoder("bert")), tmp_path / "bundle", **options))

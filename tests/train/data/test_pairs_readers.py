@@ -19,16 +19,6 @@ from mirror_train.pairs import BurtTasks, load_multitask_data
 from mirror_train.pairs.ppdb import balanced, read_ppdb
 
 
-@pytest.fixture
-def file(tmp_path):
-    def write(name, *lines):
-        path = tmp_path / name
-        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        return path
-
-    return write
-
-
 def rows(examples):
     return list(zip(examples.items(), examples.targets.tolist(), strict=True))
 

@@ -82,13 +82,12 @@ def test_samples_follow_from_the_seed():
         sample(strings[:10], 11, seed=1)
 
 
-def test_the_command_line(tmp_path, cli):
+def test_the_command_line(tmp_path, cli, succeed):
     lines, out = tmp_path / "wiki.txt", tmp_path / "out.txt"
     lines.write_text("".join(f"sentence {i} of the many that there are\nheading {i}\n"
                              for i in range(20)))  # fmt: skip
     line = ["sample", "lines", "--data", lines, "--out", out, "--longer-than", 5]
-    done = cli(*line, "--size", 7)
-    assert done.code == 0, done.err
+    done = succeed(*line, "--size", 7)
     assert "7 of 20 different strings" in done.out
     drawn = out.read_text().splitlines()
     assert len(drawn) == len({*drawn}) == 7

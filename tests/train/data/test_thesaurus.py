@@ -193,12 +193,13 @@ def test_pairs_of_frequent_words_come_first(write, monkeypatch):
     assert load_thesaurus(path).tiers == [40] * 20
 
 
-def test_tuning_on_a_thesaurus(write, words, cli, tiny_bert, bundle, tmp_path, monkeypatch):
+def test_tuning_on_a_thesaurus(
+    write, words, cli, succeed, tiny_bert, bundle, tmp_path, monkeypatch
+):
     write("th_en_US_v2.dat", mythes(words))
     monkeypatch.setenv("MIRROR_RT_THESAURI", str(tmp_path))
     out = tmp_path / "out"
-    done = cli("tune", tiny_bert, "--thesaurus", "en", "--batch-size", 20, "--out", out)
-    assert done.code == 0, done.err
+    done = succeed("tune", tiny_bert, "--thesaurus", "en", "--batch-size", 20, "--out", out)
     assert "recipe synonyms, for the synonyms of a thesaurus" in done.out
     manifest = Manifest.read(out, "mirror_rt encoder")
     assert (manifest.language, manifest.data["strings"]) == ("en", 200)
@@ -215,6 +216,7 @@ def test_tuning_on_a_thesaurus(write, words, cli, tiny_bert, bundle, tmp_path, m
         assert (done.code != 0, message in done.err) == (True, True), done.err
 
 
+@pytest.mark.full
 def test_thesauri_of_several_languages(write, cli, tiny_bert, tmp_path, monkeypatch):
     for tag, name in [("en", "th_en_US_v2.dat"), ("fr", "th_fr_FR_v2.dat")]:
         write(name, mythes(word_list(tag, top=80).first))

@@ -23,6 +23,7 @@ from mirror_train.experiments.runner import run_study
 from mirror_train.experiments.setups import _some, random_strings
 from mirror_train.experiments.study import Run, StudyConfig
 from mirror_train.training import tune as tune_module
+from tiers import tiers
 
 TINY_RECIPE = """
 level = "word"
@@ -85,10 +86,9 @@ def shared_out(tmp_path_factory):
     return tmp_path_factory.mktemp("studies") / "out"
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_a_study_from_end_to_end(name, inputs, shared_out, cli):
-    done = cli("study", name, *inputs[1], "--seeds", 1, "--out", shared_out)
-    assert done.code == 0, done.err
+@pytest.mark.parametrize("name", tiers(STUDIES, fast=("controlled-dropout",)))
+def test_a_study_from_end_to_end(name, inputs, shared_out, succeed):
+    done = succeed("study", name, *inputs[1], "--seeds", 1, "--out", shared_out)
     setups = STUDIES[name].setups(load_recipe(inputs[0] / "tiny.toml"), 60)
     report = json.loads((shared_out / f"{name}.json").read_text())
     assert [row["label"] for row in report["rows"]] == [setup.label for setup in setups]
@@ -111,7 +111,10 @@ def test_a_study_from_end_to_end(name, inputs, shared_out, cli):
     assert not (shared_out / "work").exists()
 
 
-def test_the_papers_numbers_stand_beside_those_of_its_base(plan, inputs, tiny_bert, tmp_path, cli):
+@pytest.mark.full
+def test_the_papers_numbers_stand_beside_those_of_its_base(
+    plan, inputs, tiny_bert, tmp_path, succeed
+):
     """Only for a base of that name and the paper's own setup; the spread is two deviations."""
     study, config = plan("reproduce-words")
     assert not study.paper
@@ -134,16 +137,15 @@ def test_the_papers_numbers_stand_beside_those_of_its_base(plan, inputs, tiny_be
             for label in numbers["average of 7"]
         }
         assert numbers["average of 7"] == pytest.approx(averages, abs=2e-3)
-    done = cli("study", "reproduce", *inputs[1], "--seeds", 1, "--out", tmp_path / "both")
-    assert done.code == 0, done.err
+    succeed("study", "reproduce", *inputs[1], "--seeds", 1, "--out", tmp_path / "both")
     names = {path.stem for path in (tmp_path / "both").glob("*.md")}
     assert names == {"reproduce-words", "reproduce-sts"}
 
 
-def test_isotropy_is_measured_on_the_strings_of_the_study(inputs, tmp_path, cli):
+@pytest.mark.full
+def test_isotropy_is_measured_on_the_strings_of_the_study(inputs, tmp_path, succeed):
     out = tmp_path / "out"
-    done = cli("study", "isotropy", *inputs[1], "--top", 30, "--seeds", 1, "--out", out)
-    assert done.code == 0, done.err
+    succeed("study", "isotropy", *inputs[1], "--top", 30, "--seeds", 1, "--out", out)
     figures = json.loads((out / "isotropy.json").read_text())["rows"][0]["figures"]
     assert {(one["set"], one["n"]) for one in figures} == {("words-en, 30", 30)}
 
@@ -206,7 +208,8 @@ def test_sizes_take_the_first_words_and_samples_of_sentences():
     assert _some(strings, None, load_recipe("sentence")) == strings
 
 
-def test_studies_of_sentences_average_the_seven_sets(inputs, words, tmp_path, cli):
+@pytest.mark.full
+def test_studies_of_sentences_average_the_seven_sets(inputs, words, tmp_path, cli, succeed):
     """As Tables 7, 12, 13 and 20 do; --evaluate takes any sets instead, a column each."""
     folder, options = tmp_path / "data", inputs[1][2:]
     (folder / "sts").mkdir(parents=True)
@@ -221,8 +224,7 @@ def test_studies_of_sentences_average_the_seven_sets(inputs, words, tmp_path, cl
     recipe = tmp_path / "sentence.toml"
     recipe.write_text(inputs[0].joinpath("tiny.toml").read_text().replace('"word"', '"sentence"'))
     line = ["study", "ablation", "--data", folder, *options, "--recipe", recipe, "--seeds", 2]
-    done = cli(*line, "--out", tmp_path / "seven")
-    assert done.code == 0, done.err
+    succeed(*line, "--out", tmp_path / "seven")
     report = json.loads((tmp_path / "seven" / "ablation.json").read_text())
     values = {one["set"]: one["value"] for one in report["rows"][1]["figures"]}
     assert {*values} == {*AVERAGED, "average of 7"}
@@ -230,8 +232,7 @@ def test_studies_of_sentences_average_the_seven_sets(inputs, words, tmp_path, cl
     assert average == pytest.approx(sum(values.values()) / 7)
     assert "average of 7 |" in (tmp_path / "seven" / "ablation.md").read_text()
     other = ["sentences/sts12", "geometry"]
-    done = cli(*line, "--evaluate", *other, "--out", tmp_path / "other")
-    assert done.code == 0, done.err
+    succeed(*line, "--evaluate", *other, "--out", tmp_path / "other")
     report = json.loads((tmp_path / "other" / "ablation.json").read_text())
     assert {one["set"] for one in report["rows"][1]["figures"]} == {"sts12", "sentences-en"}
     for extra, message in [
@@ -247,6 +248,7 @@ def test_studies_of_sentences_average_the_seven_sets(inputs, words, tmp_path, cl
         assert message in done.err
 
 
+@pytest.mark.full
 def test_an_interrupted_study_goes_on(plan, monkeypatch):
     study, config = plan("controlled-dropout", seeds=2)
     whole = run_study(study, config)

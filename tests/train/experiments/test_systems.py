@@ -136,6 +136,7 @@ def test_every_system_from_one_folder(configure, here):
         assert (config.out / "models" / row.label / "mirror.json").is_file()
 
 
+@pytest.mark.full
 def test_poolings_and_seeds_of_systems(configure, here, folder, tiny_bert, tmp_path):
     """`paper`: sentence-level BERT by the mean, words by [CLS], whatever the base declares."""
     base = shutil.copytree(tiny_bert, tmp_path / "base")
@@ -161,6 +162,7 @@ def test_poolings_and_seeds_of_systems(configure, here, folder, tiny_bert, tmp_p
         assert all(one.interval is not None for one in mirror.values())
 
 
+@pytest.mark.full
 def test_every_row_is_fine_tuned_on_the_tasks(configure, here, folder, tmp_path):
     """Table 1 of BERT-CF, its supervised half: that of `multitask`, from each row's folder."""
     config = configure(systems=["mirror", "flow"], evaluate=("sentences/stsb-en",), supervised=True)
@@ -181,6 +183,7 @@ def test_every_row_is_fine_tuned_on_the_tasks(configure, here, folder, tmp_path)
     assert study.setting != plan_systems(configure(systems=["mirror"])).setting
 
 
+@pytest.mark.full
 def test_scored_pairs_choose_the_weights_of_systems(configure, here, folder):
     """Section 5.3 of BERT-CF: "the model checkpoint that maximizes the STS-13 correlation"."""
     pairs = folder / "sts" / "stsb-en-test.tsv"
@@ -195,6 +198,7 @@ def test_scored_pairs_choose_the_weights_of_systems(configure, here, folder):
     assert study.rows[1].identity != plan_systems(configure(systems=systems)).rows[1].identity
 
 
+@pytest.mark.full
 def test_what_is_finished_is_kept(configure, here):
     config = configure(systems=["mirror", "simcse"])
     first = run_study(plan_systems(config), config)
@@ -258,13 +262,13 @@ def test_a_system_that_fails_is_a_row(configure, folder, here, tmp_path, monkeyp
     assert here == ["mirror", "synonyms", "synonyms"]  # a failure is not kept
 
 
-def test_the_command_in_processes_of_their_own(folder, tiny_bert, tmp_path, cli):
+@pytest.mark.full
+def test_the_command_in_processes_of_their_own(folder, tiny_bert, tmp_path, succeed):
     """With a report; the second run finds everything."""
     line = ["study", "systems", "--data", folder, "--systems", "mirror", "--model", tiny_bert,
             "--out", tmp_path / "out", "--top", 40, "--samples", 20, "--precision", "fp32",
             "--no-export"]  # fmt: skip
-    done = cli(*line)
-    assert done.code == 0, done.err
+    succeed(*line)
     report = json.loads((tmp_path / "out" / "systems.json").read_text())
     assert report["device"] == str(resolve_device("auto"))  # what it was measured on
     base, mirror = report["runs"]
@@ -277,8 +281,7 @@ def test_the_command_in_processes_of_their_own(folder, tiny_bert, tmp_path, cli)
     assert "| untuned | - | " in text
     assert "| mirror | en.txt, 40 | " in text
     assert "| mirror | higher than untuned | stsb-en spearman | " in text
-    again = cli(*line)
-    assert again.code == 0
+    succeed(*line)
     assert json.loads((tmp_path / "out" / "systems.json").read_text())["runs"] == report["runs"]
 
 
@@ -327,6 +330,7 @@ def test_options_of_systems_go_with_them_alone(folder, tmp_path, cli):
     assert "study systems needs --data DIR" in done.err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("system", ["mirror", "cf", "burt", "multitask", "flow"])
 def test_one_learning_rate_for_all_that_moves_the_encoder(system, folder, tiny_bert, tmp_path):
     """Not that of a flow, which learns vectors, however large the encoder is."""
@@ -341,6 +345,7 @@ def test_one_learning_rate_for_all_that_moves_the_encoder(system, folder, tiny_b
     assert tuned.get("flow_learning_rate") == flow
 
 
+@pytest.mark.full
 def test_recipes_are_cut_to_what_the_base_has_positions_for(configure, here, tiny_bert, tmp_path):
     base = shutil.copytree(tiny_bert, tmp_path / "short")
     limits = json.loads((base / "tokenizer_config.json").read_text()) | {"model_max_length": 24}

@@ -198,9 +198,8 @@ def test_files_that_cannot_be_read(tmp_path):
         load_languages(tmp_path / "x.toml")
 
 
-def test_the_command(cli, own):
-    result = cli("recipes")
-    assert result.code == 0, result.err
+def test_the_command(cli, succeed, own):
+    result = succeed("recipes")
     lines = result.out.splitlines()
     assert lines[0].split()[:3] == ["tag", "language", "base"]
     assert len(lines) == 50

@@ -60,14 +60,13 @@ def test_a_chain_through_all_pairs_leaves_negatives():
     assert all(group[f"w{i}"] == group[f"w{i + 1}"] for i in neighbours)
 
 
-def test_one_encoder_for_two_languages(cli, tiny_bert, tmp_path):
+def test_one_encoder_for_two_languages(succeed, tiny_bert, tmp_path):
     dictionary = tmp_path / "en-fr.tsv"
     entries = [("the", "le"), ("water", "eau"), ("water", "flot"), ("bread", "pain")]
     dictionary.write_text("".join(f"{a}\t{b}\n" for a, b in entries), encoding="utf-8")
     options = ("--recipe", "word", "--top", 120, "--batch-size", 40, "--epochs", 1, "--out")
-    result = cli("tune", tiny_bert, "--lang", "en,fr", "--joint", "--dictionary", dictionary,
-                 *options, tmp_path / "out")  # fmt: skip
-    assert result.code == 0, result.err
+    result = succeed("tune", tiny_bert, "--lang", "en,fr", "--joint", "--dictionary", dictionary,
+                     *options, tmp_path / "out")  # fmt: skip
     manifest = json.loads((tmp_path / "out/mirror.json").read_text())
     assert manifest["language"] is None
     assert manifest["data"]["source"].startswith("en 11")
@@ -76,31 +75,31 @@ def test_one_encoder_for_two_languages(cli, tiny_bert, tmp_path):
     assert re.search(r"en-fr.tsv  +[12]  +[01]\.\d{3}  +[01]\.\d{3}\n", result.out)
 
 
-def test_the_seed_decides_which_entries_are_held_out_and_taken(cli, tiny_bert, tmp_path):
+@pytest.mark.full
+def test_the_seed_decides_which_entries_are_held_out_and_taken(succeed, tiny_bert, tmp_path):
     """Without one it is the default, so that a run can be repeated and resumed."""
     dictionary = tmp_path / "en-fr.tsv"
     dictionary.write_text("".join(f"w{i}\tt{i}\n" for i in range(80)), encoding="utf-8")
     hashes = []
     for number, seed in enumerate(([], ["--seed", 42], ["--seed", 7])):
         out = tmp_path / f"out{number}"
-        result = cli("tune", tiny_bert, "--lang", "en,fr", "--joint", "--dictionary", dictionary,
-                     "--recipe", "word", "--top", 60, "--batch-size", 40, "--epochs", 1, *seed,
-                     "--out", out)  # fmt: skip
-        assert result.code == 0, result.err
+        succeed("tune", tiny_bert, "--lang", "en,fr", "--joint", "--dictionary", dictionary,
+                "--recipe", "word", "--top", 60, "--batch-size", 40, "--epochs", 1, *seed,
+                "--out", out)  # fmt: skip
         hashes.append(json.loads((out / "mirror.json").read_text())["data"]["sha256"])
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-def test_what_the_system_has(cli, tiny_bert, tmp_path, monkeypatch, caplog):
+@pytest.mark.full
+def test_what_the_system_has(succeed, tiny_bert, tmp_path, monkeypatch, caplog):
     synonyms = "UTF-8\nbig|1\n-|large\nlarge|1\n-|big\nlittle|1\n-|small\nsmall|1\n-|little\n"
     (tmp_path / "th_en_US_v2.dat").write_text(synonyms)
     (tmp_path / "th_fr_FR_v2.dat").write_text("UTF-8\nbroken\n")
     monkeypatch.setenv("MIRROR_RT_THESAURI", str(tmp_path))
     monkeypatch.setenv("MIRROR_RT_DICTIONARIES", str(tmp_path))
     options = ("--joint", "--installed", "--recipe", "word", "--top", 60, "--batch-size", 40)
-    result = cli("tune", tiny_bert, "--lang", "en,fr", *options, "--epochs", 1,
-                 "--out", tmp_path / "out", "--json")  # fmt: skip
-    assert result.code == 0, result.err
+    result = succeed("tune", tiny_bert, "--lang", "en,fr", *options, "--epochs", 1,
+                     "--out", tmp_path / "out", "--json")  # fmt: skip
     assert "fr synonyms left out: " in caplog.text
     (row,) = json.loads(result.out[result.out.index("[") :])
     assert row["source"] == "en synonyms"

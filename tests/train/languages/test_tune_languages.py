@@ -13,25 +13,9 @@ import mirror_train.languages.language_job as module
 from command_errors import one_line_error
 from mirror_rt.bundle.manifest import Manifest
 from mirror_train import TorchEncoder
+from paths import TESTS
 
 PROBES = ["the river", "река", "maison"]
-# Presses Ctrl-C in the fifth step of the second language, the 17th of the run.
-INTERRUPTED = """
-import signal, sys
-from mirror_rt.cli import main
-from mirror_train.training.loop import Trainer
-
-step, done = Trainer._step, []
-
-def interrupt(self, number):
-    done.append(number)
-    if len(done) == 17:
-        signal.raise_signal(signal.SIGINT)
-    return step(self, number)
-
-Trainer._step = interrupt
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +55,7 @@ def vectors(folder):
     return TorchEncoder.load(folder).encode(PROBES)
 
 
-def test_three_languages_in_one_run(tune, folders, tmp_path, cli, tiny_bert, monkeypatch):
+def test_three_languages_in_one_run(tune, folders, tmp_path, succeed, tiny_bert, monkeypatch):
     loads, load_base = [], module.load_base
     monkeypatch.setattr(module, "load_base", lambda config: loads.append(1) or load_base(config))
     result = tune("--data", folders / "data", "--json")
@@ -90,10 +74,9 @@ def test_three_languages_in_one_run(tune, folders, tmp_path, cli, tiny_bert, mon
     manifest.verify(tmp_path / "tuned" / "fr")
     assert (manifest.language, manifest.level) == ("fr", "word")
     # The third is what it is alone: the shared base was not trained on the way.
-    alone = cli("tune", tiny_bert, "--recipe", "word", "--data", folders / "words/ru.txt",
-                "--lang", "ru", "--batch-size", 20, "--learning-rate", 1e-3, "--precision",
-                "fp32", "--out", tmp_path / "alone")  # fmt: skip
-    assert alone.code == 0, alone.err
+    succeed("tune", tiny_bert, "--recipe", "word", "--data", folders / "words/ru.txt",
+            "--lang", "ru", "--batch-size", 20, "--learning-rate", 1e-3, "--precision",
+            "fp32", "--out", tmp_path / "alone")  # fmt: skip
     np.testing.assert_array_equal(vectors(tmp_path / "tuned/ru"), vectors(tmp_path / "alone"))
     from mirror_export import find_models
 
@@ -102,6 +85,7 @@ def test_three_languages_in_one_run(tune, folders, tmp_path, cli, tiny_bert, mon
     assert others == [module.REPORT_FILE]
 
 
+@pytest.mark.full
 def test_the_pooling_that_a_table_names_for_a_level(tune, tmp_path):
     own = tmp_path / "own.toml"
     own.write_text("[languages.fr.word]\npooling = 'mean'", encoding="utf-8")
@@ -112,6 +96,7 @@ def test_the_pooling_that_a_table_names_for_a_level(tune, tmp_path):
     assert found == ["mean", "cls"]
 
 
+@pytest.mark.full
 def test_the_table_and_resuming(tune, folders, tmp_path):
     first = tune("--data", folders / "data", langs="en,ru")
     assert first.code == 0, first.err
@@ -142,6 +127,7 @@ def test_the_table_and_resuming(tune, folders, tmp_path):
     assert "en is damaged" in tune("--resume", langs="en").err
 
 
+@pytest.mark.full
 def test_one_failure_does_not_stop_the_rest(tune, folders, tmp_path):
     words = tmp_path / "words"
     words.mkdir()
@@ -160,10 +146,12 @@ def test_one_failure_does_not_stop_the_rest(tune, folders, tmp_path):
     assert [line.split()[-1] for line in result.out.splitlines()[1:4]] == ["kept", "tuned", "kept"]
 
 
+@pytest.mark.full
 def test_ctrl_c_leaves_what_resume_goes_on_from(tune, arguments, tmp_path):
-    """The command runs in a process of its own, so that the signal reaches no other test."""
-    line = [sys.executable, "-c", INTERRUPTED, *map(str, arguments(langs="en,fr"))]
-    interrupted = subprocess.run(line, capture_output=True, text=True, check=False)
+    """In the fifth step of the second language, the 17th; the signal reaches no other test."""
+    line = [sys.executable, TESTS / "support" / "processes" / "stop_at_step.py", 17, "SIGINT",
+            *arguments(langs="en,fr")]  # fmt: skip
+    interrupted = subprocess.run(list(map(str, line)), capture_output=True, text=True, check=False)
     assert interrupted.returncode == 130, interrupted.stderr
     assert "continue with --resume" in interrupted.stderr
     assert sorted(path.name for path in (tmp_path / "tuned").iterdir()) == [

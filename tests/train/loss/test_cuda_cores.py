@@ -11,6 +11,7 @@ import torch
 from mirror_train.loss import cuda_check, cuda_device
 from mirror_train.loss.cuda_check import Case, disagreement
 
+compiled = pytest.mark.compiled
 CPU = torch.device("cpu")
 CASES = [
     Case(70, 40, torch.float32, 0.04, hard=9, grouped=True, panel_tiles=1, logsumexp_tiles=1),
@@ -90,10 +91,14 @@ def child(monkeypatch):
     return replace
 
 
+@compiled
+@pytest.mark.full
 def test_the_cores_agree(emulation):
     assert disagreement(CPU, CASES, emulation) is None
 
 
+@compiled
+@pytest.mark.full
 @pytest.mark.parametrize("case", WAVES, ids=["split", "whole"])
 @pytest.mark.parametrize("kernel", ["logsumexp_tiles", "weights_tiles", "accumulate_tiles"])
 @pytest.mark.parametrize(
@@ -155,6 +160,8 @@ def swaps_gradients(backward, given):
     backward(*given)
 
 
+@compiled
+@pytest.mark.full
 @pytest.mark.parametrize("alter", [leaves_all_gradients, leaves_one_gradient, swaps_gradients])
 def test_a_gradient_that_is_not_written_where_it_belongs_is_found(emulation, monkeypatch, alter):
     """Also where the allocator hands out the memory in which mma has left the right answer."""
@@ -163,6 +170,8 @@ def test_a_gradient_that_is_not_written_where_it_belongs_is_found(emulation, mon
     assert not torch.are_deterministic_algorithms_enabled()
 
 
+@compiled
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -311,6 +320,7 @@ def test_a_folder_that_cannot_be_written_costs_a_check_alone(extension, child, t
     assert extension.trusted == [0]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has an NVIDIA card")
 def test_the_check_itself_gives_no_verdict_without_a_card(monkeypatch):
     monkeypatch.setattr(cuda_device, "_SECONDS", 600)

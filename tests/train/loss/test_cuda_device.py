@@ -15,6 +15,7 @@ from mirror_train.loss.cuda_kernel import CudaKernel
 from mirror_train.loss.kernel import Inputs, Options
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA card"),
     pytest.mark.skipif(

@@ -15,6 +15,7 @@ from mirror_train.loss.distributed import Gathered
 from mirror_train.loss.kernel import Inputs, Options
 from mirror_train.loss.torch_kernel import TorchKernel
 
+pytestmark = [pytest.mark.full, pytest.mark.compiled]
 GUARD = 256  # bytes before and after every workspace and result
 # Errors of gradients, relative to their norm: of 16-bit input the rounding of the unit rows times
 # 1 / temperature, and that of the result.

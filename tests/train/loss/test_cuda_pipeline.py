@@ -9,6 +9,7 @@ from mirror_train.loss.cuda_kernel import CudaKernel
 from mirror_train.loss.kernel import Inputs, Options
 from mirror_train.loss.torch_kernel import TorchKernel
 
+pytestmark = [pytest.mark.full, pytest.mark.compiled]
 N, DIM = 200, 330  # six stages: more than the ring has, and no multiple of them
 OPTIONS = Options(0.2, "ntxent", "cuda")
 

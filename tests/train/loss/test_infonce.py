@@ -94,18 +94,6 @@ def test_under_autocast_it_stays_in_float32():
     assert got == infonce(z1, z2, temperature=0.05)
 
 
-def test_scale_of_the_rows_does_not_matter_and_zero_rows_are_finite():
-    z1, z2 = views(9, 7)
-    scales = torch.logspace(-6, 6, 9, dtype=torch.float64)[:, None]
-    torch.testing.assert_close(
-        infonce(z1 * scales, z2, temperature=0.1), infonce(z1, z2, temperature=0.1)
-    )
-    z1[0] = 0
-    assert torch.isfinite(infonce(z1, z2, temperature=0.1))
-    ones = torch.ones(5, 3)
-    assert infonce(ones, ones, temperature=0.01).item() == pytest.approx(math.log(9), rel=1e-5)
-
-
 def test_one_pair_with_hard_negatives_and_one_group_with_them():
     z1, z2 = views(1, 4)
     hard = views(3, 4)[0]
@@ -160,12 +148,6 @@ def test_instruction_set_from_the_environment(monkeypatch):
     monkeypatch.setenv("MIRROR_RT_INSTRUCTION_SET", "mmx")
     with pytest.raises(ValueError, match=r"this processor runs portable.*, not 'mmx'"):
         CpuKernel()
-
-
-def test_nan_propagates():
-    z1, z2 = views(5, 4)
-    z1[2, 1] = math.nan
-    assert infonce(z1, z2, temperature=0.1).isnan()
 
 
 @pytest.mark.parametrize(

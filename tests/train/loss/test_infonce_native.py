@@ -8,6 +8,7 @@ import pytest
 
 from paths import ROOT, TESTS
 
+pytestmark = [pytest.mark.full, pytest.mark.compiled]
 PORTABLE = ["loss", "isa", "packing", "tile_portable", "rows"]
 X86 = [*PORTABLE, "tile_avx2", "tile_avx512", "tile_avx512_bf16"]
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
@@ -23,7 +24,7 @@ def build(compiler, parts, flags, binary):
 
 
 def run(*command):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -189,22 +189,22 @@ def test_unusable_synonym_lists(tmp_path, text, message):
         load_training_data(write(tmp_path, text), data_format="synonyms")
 
 
-def test_tuning_on_synonyms(tiny_bert, words, tmp_path, cli):
+def test_tuning_on_synonyms(tiny_bert, words, tmp_path, succeed):
     """From a list to a folder; names of one concept share a word, which is soon found out."""
     names = [f"{words[i // 4]} {words[100 + i]} {words[i // 4]}" for i in range(120)]
     lines = [f"D{i // 4}\t{name}\n" for i, name in enumerate(names)]
     path = write(tmp_path, "".join(lines))
     options = ["--span-length", 0, "--epochs", 13, "--batch-size", 60, "--learning-rate", 2e-3]
-    done = cli("tune", "--recipe", "mirror-ms", "--data", path, "--data-format", "synonyms",
-               "--model", tiny_bert, "--out", tmp_path / "out", "--precision", "fp32",
-               "--pooling", "mean", *options)  # fmt: skip
-    assert done.code == 0, done.err
+    done = succeed("tune", "--recipe", "mirror-ms", "--data", path, "--data-format", "synonyms",
+                   "--model", tiny_bert, "--out", tmp_path / "out", "--precision", "fp32",
+                   "--pooling", "mean", *options)  # fmt: skip
     assert "180 strings (0 blank and 0 repeated lines dropped)" in done.out
     manifest = Manifest.read(tmp_path / "out", "mirror_rt encoder")
     assert manifest.recipe["loss"] == "multi_similarity"
     assert manifest.training["loss_last"] < 0.5 * manifest.training["loss_first"]
 
 
+@pytest.mark.full
 def test_raw_strings_and_large_batches(tiny_bert, words_file, tmp_path):
     """Each string is its own concept; gradient caching gives the same run."""
     recipe = load_recipe("mirror-ms").replace(

@@ -14,7 +14,7 @@ from mirror_train.model.forward import Forward, in_order
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.gradient_caching import GradCache
-from mirror_train.training.loop import Trainer
+from tiers import tiers
 
 CPU = torch.device("cpu")
 PROBES = ["the river", "a", "old town on the river", "doctor"]
@@ -59,7 +59,7 @@ def implementations(model):
     return ("eager", "sdpa") if model._supports_sdpa else ("eager",)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", tiers(FAMILIES, fast=("bert", "modernbert")))
 def test_a_dropped_head_is_one_whose_weights_are_zero(family, tiny_model, monkeypatch):
     model, batch = load(tiny_model(family))
     cut, _ = load(tiny_model(family))
@@ -78,7 +78,7 @@ def test_a_dropped_head_is_one_whose_weights_are_zero(family, tiny_model, monkey
         assert torch.equal(hidden(model, batch), plain)  # the hooks are gone
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", tiers(FAMILIES, fast=("bert", "modernbert")))
 def test_rate_0_and_evaluation_change_and_draw_nothing(family, tiny_model):
     model, batch = load(tiny_model(family))
     before = torch.get_rng_state()
@@ -140,24 +140,16 @@ def run(tiny_bert, words_file, tmp_path):
     return tuned
 
 
-def test_runs_are_reproducible_and_resumable(run, monkeypatch):
+@pytest.mark.full
+def test_runs_are_reproducible_and_resumable(run, crash_at):
     recipe = {"drophead": 0.3, "dropout": 0.1, "same_dropout": True, "span_length": 2}
     whole = run("whole", recipe=recipe)
     np.testing.assert_array_equal(run("again", recipe=recipe), whole)
     for name, off in (("drophead", 0.0), ("same_dropout", False)):
         other = run(name, recipe=recipe | {name: off})
         assert np.abs(other - whole).max() > 1e-3
-    original = Trainer._step
-
-    def crash_at_5(self, step):
-        if step == 5:
-            raise MemoryError("simulated")
-        return original(self, step)
-
-    monkeypatch.setattr(Trainer, "_step", crash_at_5)
-    with pytest.raises(MemoryError):
+    with crash_at(5):
         run("parts", recipe=recipe, checkpoint_every=2)
-    monkeypatch.undo()
     np.testing.assert_array_equal(run("parts", recipe=recipe, resume=True), whole)
 
 
@@ -237,16 +229,16 @@ def test_gradient_caching_replays_heads_and_controlled_dropout(tiny_bert, words)
     assert (cached - expected).norm() <= 1e-5 * expected.norm()
 
 
-def test_fields_that_older_recipes_lack(tmp_path, run, cli, tiny_bert, words_file):
+@pytest.mark.full
+def test_fields_that_older_recipes_lack(tmp_path, run, succeed, tiny_bert, words_file):
     recipe = load_recipe("word")
     assert (recipe.drophead, recipe.same_dropout) == (0.0, False)
     with pytest.raises(ConfigError, match=r"drophead must be .* less than 1, got 1\.0"):
         recipe.replace(drophead=1)
     with pytest.raises(ConfigError, match="same_dropout must be bool, got 1"):
         recipe.replace(same_dropout=1)
-    done = cli("tune", "--recipe", "word", "--data", words_file, "--model", tiny_bert, "--out",
-               tmp_path / "out", "--drophead", 0.2, "--same-dropout", "--epochs", 1)  # fmt: skip
-    assert done.code == 0, done.err
+    succeed("tune", "--recipe", "word", "--data", words_file, "--model", tiny_bert, "--out",
+            tmp_path / "out", "--drophead", 0.2, "--same-dropout", "--epochs", 1)  # fmt: skip
     saved = (tmp_path / "out" / "mirror.json").read_text()
     assert '"drophead": 0.2' in saved
     assert '"same_dropout": true' in saved

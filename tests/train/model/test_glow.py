@@ -63,10 +63,11 @@ def real(tiny_bert, words_file):
 
 @pytest.fixture(scope="module")
 def trained(real):
-    """A flow fitted to them."""
+    """A flow fitted to them, for which the loss fell."""
     recipe = FlowRecipe(steps=150, learning_rate=3e-3)
     flow = initial_flow(32, recipe, seed=0, vectors=real)
-    fit(flow, real, recipe)
+    losses = fit(flow, real, recipe)
+    assert np.mean(losses[-20:]) < np.mean(losses[:20]) - 0.05
     return flow
 
 
@@ -80,6 +81,7 @@ def test_the_inverse_of_random_vectors(size):
     assert (z - x).abs().max() > 0.5
 
 
+@pytest.mark.full
 def test_the_inverse_on_the_default_models_vectors(default_model, words):
     """384 dimensions, trained weights on both sides."""
     real = TorchEncoder.load(default_model).encode(words, normalize_embeddings=False)
@@ -128,20 +130,6 @@ def test_the_log_determinant_is_that_of_autograds_jacobian(size):
         torch.testing.assert_close(flow.log_determinant(), expected, atol=1e-9, rtol=0)
 
 
-def test_the_log_determinant_on_a_real_vector(trained, real):
-    flow = load_copy(trained).double()
-    x = torch.from_numpy(real[7]).double()
-    jacobian = torch.autograd.functional.jacobian(lambda v: flow(v[None])[0], x)
-    expected = torch.linalg.slogdet(jacobian).logabsdet
-    torch.testing.assert_close(flow.log_determinant(), expected, atol=1e-6, rtol=0)
-
-
-def load_copy(flow):
-    copy = Flow(flow.size, blocks=len(flow.blocks), hidden_size=flow.hidden_size)
-    copy.blocks.load_state_dict(flow.blocks.state_dict())
-    return copy
-
-
 @pytest.mark.parametrize("source", ["random", "real"])
 def test_actnorm_standardises_what_it_was_fitted_to(source, real):
     x = torch.from_numpy(vectors() if source == "random" else real)
@@ -181,13 +169,14 @@ def test_equal_vectors_are_refused():
 
 
 def test_the_matrix_begins_as_a_rotation_and_its_determinant_is_exact():
-    linear = InvertibleLinear(16, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    linear = InvertibleLinear(16, generator)
     weight = linear.weight()
     torch.testing.assert_close(weight @ weight.T, torch.eye(16).double(), atol=1e-6, rtol=0)
     with torch.no_grad():
         for parameter in linear.parameters():
-            parameter += 0.3 * torch.randn_like(parameter)
-    x = torch.randn(5, 16)
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+    x = torch.randn(5, 16, generator=generator)
     torch.testing.assert_close(linear(x), (x.double() @ linear.weight().T).float())
     expected = torch.linalg.slogdet(linear.weight()).logabsdet
     torch.testing.assert_close(linear.log_diagonal.double().sum(), expected, atol=1e-5, rtol=0)
@@ -235,13 +224,6 @@ def test_fitting_makes_real_vectors_gaussian(trained, real):
         np.abs(covariance - np.eye(32)).mean()
         < np.abs(np.corrcoef(real, rowvar=False) - np.eye(32)).mean()
     )
-
-
-def test_the_loss_of_fitting_falls(real):
-    recipe = FlowRecipe(steps=100, learning_rate=1e-3)
-    flow = initial_flow(32, recipe, seed=0, vectors=real)
-    losses = fit(flow, real, recipe)
-    assert np.mean(losses[-20:]) < np.mean(losses[:20]) - 0.05
 
 
 def test_evaluation_mode_is_the_same_function_in_linear_layers():

@@ -75,16 +75,15 @@ def test_it_is_refused_unless_trusted(model, cli, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_bundle_of_trusted_code(model, tiny_bert, cli, tmp_path, caplog):
+@pytest.mark.full
+def test_a_bundle_of_trusted_code(model, tiny_bert, cli, succeed, tmp_path, caplog):
     """Through tuning and export: the code goes along, and the run time needs none of it."""
     words, tuned, bundle = tmp_path / "words.txt", tmp_path / "tuned", tmp_path / "bundle"
     words.write_text("\n".join(SENTENCES))
-    result = cli("tune", "--model", model, "--recipe", "word", "--data", words, "--out", tuned,
-                 "--batch-size", 4, "--epochs", 1, "--trust-remote-code")  # fmt: skip
-    assert result.code == 0, result.err
+    succeed("tune", "--model", model, "--recipe", "word", "--data", words, "--out", tuned,
+            "--batch-size", 4, "--epochs", 1, "--trust-remote-code")  # fmt: skip
     assert cli("export", tuned, "--out", bundle).code == 1
-    result = cli("export", tuned, "--out", bundle, "--trust-remote-code")
-    assert result.code == 0, result.err
+    result = succeed("export", tuned, "--out", bundle, "--trust-remote-code")
     assert "no fusion is known for the family 'own'" in result.err + caplog.text
     reference = TorchEncoder.load(tuned, trust_remote_code=True, device="cpu")
     assert type(reference.pretrained.model).__name__ == "OwnModel"
@@ -94,6 +93,7 @@ def test_a_bundle_of_trusted_code(model, tiny_bert, cli, tmp_path, caplog):
         assert str(tmp_path) not in (bundle / name).read_text()
 
 
+@pytest.mark.full
 def test_code_under_a_known_name_is_a_family_of_its_own(tiny_bert, tmp_path):
     """Without trust, transformers' own code of that name is what runs."""
     folder = with_code(tiny_bert, tmp_path / "renamed", "bert")

@@ -22,6 +22,7 @@ from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.model.sentence_transformers import write_modules
 from paths import ROOT
+from tiers import tiers
 
 TEXTS = ["The old town", "a", "word " * 20, "Её дом стоит", "人人生而自由", "the the the"]
 MODES = ["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
@@ -83,7 +84,9 @@ CHAINS = {
 }
 
 
-@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize(
+    "chain", tiers(CHAINS, fast=("weightedmean", "in another order", "residual, resized"))
+)
 def test_the_same_vectors(chain, save):
     folder = save(*CHAINS[chain])
     expected = theirs(folder)
@@ -107,7 +110,7 @@ GRAPHS = {
 }
 
 
-@pytest.mark.parametrize("chain", GRAPHS)
+@pytest.mark.parametrize("chain", tiers(GRAPHS, fast=("all modules",)))
 def test_the_graph(chain, save):
     folder = save(*GRAPHS[chain])
     encoder = export(folder)
@@ -160,6 +163,7 @@ def test_the_layout_before_version_5(save):
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
 
 
+@pytest.mark.full
 def test_a_transformer_in_a_subfolder(save, words_file, tmp_path):
     """Where the first versions put it."""
     folder = save(pooling("mean"))
@@ -222,6 +226,7 @@ def test_the_declared_limit_is_kept_unless_it_is_lifted(save, caplog):
             export(folder, max_length=limit)
 
 
+@pytest.mark.full
 def test_lower_casing_of_the_folder(tiny_model, tmp_path):
     """That of sentence-transformers, where the tokenizer itself keeps case."""
     first = st.Transformer(str(tiny_model("roberta")), do_lower_case=True)
@@ -236,6 +241,7 @@ def test_lower_casing_of_the_folder(tiny_model, tmp_path):
     np.testing.assert_allclose(encoder.encode(TEXTS), theirs(folder), atol=1e-5)
 
 
+@pytest.mark.full
 def test_truncated_dimensions(save):
     folder = save(pooling("mean"), st.Normalize, truncate_dim=8)
     encoder = export(folder, truncate_dim=10)
@@ -268,20 +274,22 @@ def test_more_than_a_pooling_is_not_tuned(save, words_file, tmp_path):
         tune(load_training_data(words_file), config)
 
 
+OLD, NEW = "sentence_transformers.models.", "sentence_transformers.x.y."
+
+
 @pytest.mark.parametrize(
-    ("kinds", "named"),
+    ("library", "kinds", "named"),
     [
-        (["Transformer", "Pooling", "LSTM"], "LSTM"),
-        (["Transformer", "CNN", "Pooling"], "CNN"),
-        (["WordEmbeddings", "Pooling"], "WordEmbeddings"),
-        (["StaticEmbedding"], "StaticEmbedding"),
-        (["Router"], "Router"),
-        (["Transformer", "Pooling", "SparseAutoEncoder"], "SparseAutoEncoder"),
-        (["Transformer", "Pooling", "LayerNorm"], "LayerNorm"),
+        (OLD, ["Transformer", "Pooling", "LSTM"], "LSTM"),
+        (NEW, ["Transformer", "CNN", "Pooling"], "CNN"),
+        (OLD, ["WordEmbeddings", "Pooling"], "WordEmbeddings"),
+        (NEW, ["StaticEmbedding"], "StaticEmbedding"),
+        (OLD, ["Router"], "Router"),
+        (NEW, ["Transformer", "Pooling", "SparseAutoEncoder"], "SparseAutoEncoder"),
+        (OLD, ["Transformer", "Pooling", "LayerNorm"], "LayerNorm"),
     ],
 )
-@pytest.mark.parametrize("library", ["sentence_transformers.models.", "sentence_transformers.x.y."])
-def test_unknown_modules_are_named(kinds, named, library, tiny_bert, tmp_path):
+def test_unknown_modules_are_named(library, kinds, named, tiny_bert, tmp_path):
     folder = shutil.copytree(tiny_bert, tmp_path / "model")
     modules = [{"type": library + kind, "path": ""} for kind in kinds]
     (folder / "modules.json").write_text(json.dumps(modules))
@@ -364,6 +372,7 @@ def test_weights_of_a_dense_module(save, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.full
 def test_the_default_model(default_model, tmp_path):
     """all-MiniLM-L6-v2 as it was published: cut at 256 tokens there."""
     out = tmp_path / "bundle"

@@ -104,7 +104,7 @@ def test_the_learning_rate_rises_and_falls():
     assert rate_factor(0, 3, warm_up=0.0, decay=True) == 1
 
 
-def test_from_pairs_to_a_bundle(tasks, configure, tmp_path, cli):
+def test_from_pairs_to_a_bundle(tasks, configure, tmp_path, succeed):
     report = tune_burt(tasks, configure(recipe={"steps": 40, "pooling": "max"}))
     losses = report.stats.losses
     assert np.mean(losses[-8:]) < np.mean(losses[:8])
@@ -114,8 +114,7 @@ def test_from_pairs_to_a_bundle(tasks, configure, tmp_path, cli):
     heads = Heads.read(report.out)
     assert heads.get("nli").features == ("u", "v", "|u-v|")
     assert heads.get("pi").labels == ("not paraphrase", "paraphrase")
-    done = cli("export", report.out, "--out", tmp_path / "bundle")
-    assert done.code == 0, done.err
+    succeed("export", report.out, "--out", tmp_path / "bundle")
     encoder = TorchEncoder.load(report.out)
     texts = tasks.nli.first[:10]
     expected = encoder.encode(texts)
@@ -126,6 +125,7 @@ def test_from_pairs_to_a_bundle(tasks, configure, tmp_path, cli):
         assert bundle.predict(name, items).labels == own.predict(name, items).labels
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("concatenation", CONCATENATIONS)
 def test_every_concatenation_trains(tasks, configure, concatenation):
     report = tune_burt(tasks, configure(recipe={"concatenation": concatenation, "steps": 2}))
@@ -133,6 +133,7 @@ def test_every_concatenation_trains(tasks, configure, concatenation):
     assert ",".join(parts) == concatenation
 
 
+@pytest.mark.full
 def test_albert_is_a_base(tasks, configure, tiny_model):
     from transformers import AutoConfig
 
@@ -193,7 +194,7 @@ def files(tasks, tmp_path):
     return tmp_path
 
 
-def test_the_command_line(files, tiny_bert, cli):
+def test_the_command_line(files, tiny_bert, cli, succeed):
     options = [
         "train",
         "burt",
@@ -205,8 +206,7 @@ def test_the_command_line(files, tiny_bert, cli):
         2,
         "--out",
     ]
-    done = cli(*options, files / "tuned", "--ppdb", files / "ppdb", "--concatenation", "|u-v|")
-    assert done.code == 0, done.err
+    done = succeed(*options, files / "tuned", "--ppdb", files / "ppdb", "--concatenation", "|u-v|")
     assert "ptc: 30 pairs (ppdb; 0 lines left out)" in done.out
     assert list(Heads.read(files / "tuned").by_name) == ["nli", "pi", "ptc"]
     for extra, message in [
@@ -224,7 +224,8 @@ def test_the_command_line(files, tiny_bert, cli):
     assert not (files / "other").exists()
 
 
-def test_ablations_write_a_table_and_keep_their_runs(files, tiny_bert, cli, monkeypatch):
+@pytest.mark.full
+def test_ablations_write_a_table_and_keep_their_runs(files, tiny_bert, cli, succeed, monkeypatch):
     (files / "words.tsv").write_text("word1\tword2\tscore\nthe\tof\t1\nday\ttime\t4\nin\ton\t3\n")
     out = files / "ablation"
     options = ["train", "burt", "--nli", files / "nli.tsv", "--model", tiny_bert, "--steps", 1,
@@ -233,8 +234,7 @@ def test_ablations_write_a_table_and_keep_their_runs(files, tiny_bert, cli, monk
     trained = f"trained={files / 'words.tsv'},{files / 'words.tsv'}"
     with_phrases = ["--ppdb", files / "ppdb", "--ppdb-test", files / "ppdb", "--evaluate", trained,
                     "--seeds", 2]  # fmt: skip
-    done = cli(*options, "pooling", *with_phrases)
-    assert done.code == 0, done.err
+    succeed(*options, "pooling", *with_phrases)
     rows = json.loads((out / "ablation.json").read_text())["rows"]
     names = ["CLS", "MAX", "MEAN"]
     labels = [f"{kind}, {name}" for kind in ("untuned", "pooling") for name in names]
@@ -252,8 +252,7 @@ def test_ablations_write_a_table_and_keep_their_runs(files, tiny_bert, cli, monk
     table = (out / "ablation.md").read_text()
     assert "| pooling, MEAN | " in table
     monkeypatch.setattr("mirror_train.pairs.burt.tune_burt", lambda *_: pytest.fail("run again"))
-    again = cli(*options, "pooling", *with_phrases)
-    assert again.code == 0, again.err
+    succeed(*options, "pooling", *with_phrases)
     assert (out / "ablation.md").read_text() == table
     for path in (out / "runs").glob("*.json"):
         path.write_text("{")
@@ -262,8 +261,7 @@ def test_ablations_write_a_table_and_keep_their_runs(files, tiny_bert, cli, monk
     monkeypatch.undo()
     pairs = [f"word{i}\tlong phrase{i}\t{i % 2}" for i in range(24)]
     (files / "semeval.tsv").write_text("\n".join(pairs) + "\n")
-    done = cli(*options, "objectives", "--semeval", *[files / "semeval.tsv"] * 2)
-    assert done.code == 0, done.err
+    done = succeed(*options, "objectives", "--semeval", *[files / "semeval.tsv"] * 2)
     (row,) = json.loads((out / "ablation.json").read_text())["rows"]
     words, fine_tuned, average = (one["value"] for one in row["figures"])
     assert row["figures"][1]["metric"] == "semeval accuracy"

@@ -19,20 +19,13 @@ from mirror_train.pairs import (
     tune_cross_encoder,
 )
 from mirror_train.pairs.cross_encoder import binary_cross_entropy
+from tiers import tiers
 
+PAIR_FAMILIES = ["bert", "roberta", "mpnet", "distilbert", "deberta-v2", "modernbert", "albert",
+                 "electra"]  # fmt: skip
 HEADER = "sentence1\tsentence2\tscore"
 FIRST = ["the river", "a doctor and a physician met", "children were playing"]
 SECOND = ["the old town by the river", "rain", "football in the rain"]
-
-
-@pytest.fixture
-def file(tmp_path):
-    def write(name, *lines):
-        path = tmp_path / name
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return path
-
-    return write
 
 
 @pytest.fixture
@@ -69,8 +62,7 @@ def test_the_loss_is_the_cross_entropy_of_soft_labels():
     assert found.item() == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "distilbert", "deberta-v2",
-                                    "modernbert", "albert", "electra"])  # fmt: skip
+@pytest.mark.parametrize("family", tiers(PAIR_FAMILIES, fast=("bert", "modernbert")))
 def test_the_peers_load_the_folder_with_the_same_scores(family, tiny_model, file, configure, words):
     pairs = read_labelled_pairs(file("train.tsv", HEADER, *scored(words)))
     report = tune_cross_encoder(pairs, configure(model=tiny_model(family)))
@@ -164,12 +156,11 @@ def test_numbers_are_scores_unless_they_are_named(file, header, options, labels,
     assert (found.labels, found.targets.tolist()) == (labels, targets)
 
 
-def test_the_command(file, cli, tiny_bert, tmp_path, words):
+def test_the_command(file, cli, succeed, tiny_bert, tmp_path, words):
     train, out = file("train.tsv", HEADER, *scored(words)), tmp_path / "cross"
     line = ("tune", tiny_bert, "--objective", "cross-encoder", "--data", train, "--out", out)
-    done = cli(*line, "--steps", 4, "--batch-size", 8, "--both-orders", "--select", train,
-               "--evaluate-every", 2)  # fmt: skip
-    assert done.code == 0, done.err
+    done = succeed(*line, "--steps", 4, "--batch-size", 8, "--both-orders", "--select", train,
+                   "--evaluate-every", 2)  # fmt: skip
     assert "train.tsv: 24 pairs with scores (0 without a label or a text left out)" in done.out
     assert f"next: mirror-rt export {out}" in done.out
     training = json.loads((out / "mirror.json").read_text())["training"]

@@ -16,16 +16,6 @@ GOOD, BAD = ["good", "best", "love"], ["bad", "lost", "death"]
 
 
 @pytest.fixture
-def file(tmp_path):
-    def write(name, *lines):
-        path = tmp_path / name
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return path
-
-    return write
-
-
-@pytest.fixture
 def configure(tiny_bert, tmp_path):
     def make(out="tuned", **recipe):
         recipe = FinetuneRecipe(**{"steps": 20, "batch_size": 8, "learning_rate": 1e-2} | recipe)
@@ -148,15 +138,14 @@ def test_bad_input(file, configure):
         FinetuneRecipe(hinge=1.0)
 
 
-def test_the_command(file, cli, tiny_bert, tmp_path):
+def test_the_command(file, succeed, tiny_bert, tmp_path):
     rows = [
         f"{w} day {i}\t{'good' if w in GOOD else 'bad'}" for i, w in enumerate((GOOD + BAD) * 4)
     ]
     train = file("train.tsv", "text\tlabel", *rows)
     out = tmp_path / "tuned"
-    done = cli("finetune", tiny_bert, "--data", train, "--dev", train, "--frozen",
-               "--steps", 4, "--batch-size", 8, "--out", out)  # fmt: skip
-    assert done.code == 0, done.err
+    done = succeed("finetune", tiny_bert, "--data", train, "--dev", train, "--frozen",
+                   "--steps", 4, "--batch-size", 8, "--out", out)  # fmt: skip
     assert "label: 24 rows to train on (train.tsv; 0 without" in done.out
     assert "label  accuracy" in done.out
     assert Heads.read(out).get().labels == ("bad", "good")

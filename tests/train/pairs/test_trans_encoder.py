@@ -90,6 +90,7 @@ def test_each_model_labels_for_the_other(pairs, configure, monkeypatch, tiny_ber
         assert (one.manifest.data["rows"], one.manifest.training["steps"]) == (30, 4)
 
 
+@pytest.mark.full
 def test_ctrl_c_leaves_what_is_finished(pairs, configure, tmp_path, monkeypatch):
     """In the encoder of the first cycle; the resumed run repeats the uninterrupted one."""
     whole = tune_trans_encoder(pairs, configure("whole"))
@@ -140,6 +141,7 @@ def test_development_pairs_choose_the_cycle(pairs, configure, tmp_path, monkeypa
     assert report.encoder.manifest.training["spearman"] == 0.9
 
 
+@pytest.mark.full
 def test_a_teacher_labels_for_the_first_cycle(pairs, configure, tmp_path):
     """The encoder is the one that this cross-encoder makes in a run that trains both."""
     both = tune_trans_encoder(pairs, configure(recipe={"cycles": 1}))
@@ -189,12 +191,11 @@ def test_pairs_without_labels_are_read_from_any_table(tmp_path):
             read_unlabelled_pairs(tmp_path / name)
 
 
-def test_the_command(cli, tiny_bert, tmp_path, pairs):
+def test_the_command(cli, succeed, tiny_bert, tmp_path, pairs):
     line = ("tune", tiny_bert, "--objective", "trans-encoder", "--data", tmp_path / "pairs.tsv",
             "--out", tmp_path / "both")  # fmt: skip
-    done = cli(*line, "--cycles", 1, "--steps", 2, "--batch-size", 8, "--encoder-steps", 2,
-               "--encoder-batch-size", 8, "--pooling", "mean")  # fmt: skip
-    assert done.code == 0, done.err
+    done = succeed(*line, "--cycles", 1, "--steps", 2, "--batch-size", 8, "--encoder-steps", 2,
+                   "--encoder-batch-size", 8, "--pooling", "mean")  # fmt: skip
     assert "pairs.tsv: 30 pairs without labels" in done.out
     assert f"next: mirror-rt export {tmp_path / 'both' / 'encoder'}" in done.out
     done = cli(*line, "--lowest", 1)

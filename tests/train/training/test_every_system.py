@@ -1,10 +1,12 @@
 """What the one training loop gives every system: checkpoints, Ctrl-C, resuming, processes."""
 
 import signal
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from mirror_rt import ConfigError, DataError, OutputExistsError
 from mirror_rt.heads.task_heads import Heads
@@ -31,6 +33,7 @@ from mirror_train.pairs import (
 from mirror_train.pairs.multitask_data import TaskData
 from mirror_train.training.checkpoint import Interrupted
 from mirror_train.training.loop import Trainer
+from tiers import tiers
 
 PROBES = ["the river", "old town hall", "doctor"]
 STEPS = 8
@@ -65,7 +68,7 @@ def tasks(words):
 def systems(words):
     """The function of each system, its data, and the class of its settings with a short recipe."""
     flow = FlowRecipe(steps=STEPS, batch_size=8, learning_rate=1e-3)
-    mirror = load_recipe("word").replace(batch_size=8, epochs=1, learning_rate=1e-3)
+    mirror = load_recipe("word").replace(batch_size=8, epochs=1, learning_rate=1e-3, span_length=2)
     cf = CfRecipe(mirror=mirror, flow=flow)
     burt = BurtRecipe(steps=STEPS, batch_size=4, learning_rate=1e-3)
     frozen = FinetuneRecipe(layer="regression", frozen=True, steps=STEPS, batch_size=4)
@@ -134,7 +137,7 @@ def interrupt_at(step, monkeypatch):
     monkeypatch.setattr(Trainer, "_step", interrupted)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", tiers(SYSTEMS, fast=("tune",)))
 def test_ctrl_c_leaves_a_checkpoint_from_which_the_same_comes(
     system, runner, tmp_path, monkeypatch
 ):
@@ -159,19 +162,11 @@ def test_ctrl_c_leaves_a_checkpoint_from_which_the_same_comes(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["parts", "whole"]
 
 
-def test_the_second_step_of_bert_cf_is_resumed(runner, tmp_path, monkeypatch):
+@pytest.mark.full
+def test_the_second_step_of_bert_cf_is_resumed(runner, tmp_path, crash_at):
     whole = runner("cf", "whole")
-    original = Trainer._step
-
-    def crash(self, step):
-        if step == 6 and "flow" in self.modules:
-            raise MemoryError("simulated")
-        return original(self, step)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_step", crash)
-        with pytest.raises(MemoryError):
-            runner("cf", "parts", checkpoint_every=2)
+    with crash_at(6, "flow"):
+        runner("cf", "parts", checkpoint_every=2)
     assert [path.name for path in (tmp_path / "parts.checkpoints").iterdir()] == [
         "step-00000006.pt"
     ]
@@ -181,6 +176,7 @@ def test_the_second_step_of_bert_cf_is_resumed(runner, tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["parts", "whole"]
 
 
+@pytest.mark.full
 def test_the_best_weights_outlive_an_interruption(runner, monkeypatch):
     """Those of an evaluation before the checkpoint, where no later one is better."""
     scores = iter([0.9, 0.2, 0.1])
@@ -198,9 +194,13 @@ def test_the_best_weights_outlive_an_interruption(runner, monkeypatch):
     assert (training["best_step"], training["metrics"]) == (3, metrics)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", tiers(SYSTEMS, fast=("cross-encoder",)))
 def test_scored_pairs_choose_the_weights(system, runner, tmp_path, monkeypatch):
-    """After steps 3, 6 and 8 of every run, with the weights of that step; resumed or not."""
+    """After steps 3, 6 and 8 of every run, with the weights of that step; resumed or not.
+
+    What chooses is what is saved: float32, whatever the precision of training.
+    """
+    runner = partial(runner, **({} if system == "flow" else {"precision": "bf16"}))
     pairs = tmp_path / "dev.tsv"
     pairs.write_text("text1\ttext2\tscore\nthe river\told town hall\t1\nday\ttime\t3\nin\ton\t2\n")
     scores, seen = {3: 0.1, 6: 0.9, 8: 0.5}, []
@@ -232,6 +232,7 @@ def test_scored_pairs_choose_the_weights(system, runner, tmp_path, monkeypatch):
         runner(system, "parts", select=pairs, resume=True)
 
 
+@pytest.mark.full
 def test_steps_in_the_place_of_epochs(runner, words):
     recipe = systems(words)["tune"][3].replace(epochs=3, steps=2 * STEPS + 3)
     losses = runner("tune", "out", recipe=recipe).stats.losses
@@ -263,14 +264,32 @@ def test_every_system_warms_up_and_decays(system, runner, words, monkeypatch):
     assert rates == [{round(rate, 6)} for rate in expected]
 
 
-@pytest.mark.parametrize("system", ["burt", "multitask", "cf-joint", "cross-encoder"])
+@pytest.mark.full
+@pytest.mark.parametrize("system", [name for name in SYSTEMS if name != "flow"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_mixed_precision(system, precision, runner):
     report = runner(system, "out", precision=precision)
     assert np.isfinite(report.stats.losses).all()
     assert report.manifest.training["precision"] == precision
+    saved = load_file(report.out / "model.safetensors").values()
+    assert {one.dtype for one in saved if one.is_floating_point()} == {torch.float32}
 
 
+@pytest.mark.parametrize("system", tiers(SYSTEMS, fast=("tune", "flow")))
+def test_the_seed_decides_and_the_global_state_is_left_alone(system, runner):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    one, same, other = (runner(system, f"run{i}", seed=seed) for i, seed in enumerate((1, 1, 2)))
+    assert torch.equal(torch.rand(3), expected)
+    assert one.stats.losses == same.stats.losses != other.stats.losses
+    for number, found in enumerate(zip(*(weights(x.out) for x in (one, same, other)), strict=True)):
+        np.testing.assert_array_equal(found[0], found[1])
+        frozen = (system, number) == ("finetune", 0)  # its encoder
+        assert np.array_equal(found[0], found[2]) == frozen
+
+
+@pytest.mark.full
 def test_multitask_trains_the_flow_that_it_begins_with(runner, words, tmp_path):
     """BERT-CF, section 5.3: "we have all layers unfrozen"."""
     flowed = runner("flow", "flowed").out

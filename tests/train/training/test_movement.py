@@ -82,6 +82,7 @@ def test_tiers_of_pairs_come_one_after_another():
     assert batches(DATA).tier_starts == ()
 
 
+@pytest.mark.full
 def test_a_run_ends_where_neighbours_are_lost(run):
     """At a high rate after a few steps, at a low one not at all."""
     made = run(learning_rate=3e-2, kept_neighbours=0.9)
@@ -152,6 +153,7 @@ def test_epochs_and_steps_on_the_command_line_go_first():
             recipe.replace(**{name: -1})
 
 
+@pytest.mark.full
 def test_all_thesauri_in_one_run(cli, tiny_bert, tmp_path, monkeypatch):
     """Each language has a row with its steps and what was held out; --resume keeps it."""
     monkeypatch.setattr(installed_thesauri, "_FOLDERS", ())

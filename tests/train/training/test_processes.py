@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -22,18 +21,22 @@ from mirror_train.data.views import dropout_seed, step_rng
 from paths import TESTS
 
 PROBES = ["the river", "a", "old town on the river", "doctor"]
-TIMEOUT = 240
+TIMEOUT = 600  # seconds after which a process hangs, however busy the machine is
+WORKERS = TESTS / "support" / "processes"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
 
 
-def free_port():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
+@contextlib.contextmanager
+def held_port():
+    """A port that no other process gets: bound here, where torch, which asks to share, listens."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def start(*arguments, **variables):
-    line = [sys.executable, TESTS / "support" / "processes" / "process_worker.py", *arguments]
+    line = [sys.executable, WORKERS / "process_worker.py", *arguments]
     return subprocess.Popen(
         list(map(str, line)),
         env=ENVIRONMENT | {name: str(value) for name, value in variables.items()},
@@ -46,7 +49,7 @@ def start(*arguments, **variables):
 @pytest.fixture(
     scope="module",
     params=[
-        "cpu",
+        pytest.param("cpu", marks=pytest.mark.full),
         pytest.param(
             "cuda",
             marks=[
@@ -66,9 +69,9 @@ def seen(request, tmp_path_factory, tiny_bert, words):
     several = [(" ".join(words[i : i + 1 + i % 9]), words[i * 7 % 300]) for i in range(400)]
     pairs.write_text("".join(f"{a}||{b}\n" for a, b in several))
     arguments = (request.param, tiny_bert, pairs, folder)
-    common = {"WORLD_SIZE": 2, "MASTER_PORT": free_port()}
-    ranks = [common | {"RANK": rank, "LOCAL_RANK": rank} for rank in (0, 1)]
     with contextlib.ExitStack() as stack:
+        common = {"WORLD_SIZE": 2, "MASTER_PORT": stack.enter_context(held_port())}
+        ranks = [common | {"RANK": rank, "LOCAL_RANK": rank} for rank in (0, 1)]
         workers = [stack.enter_context(start(*arguments, **rank)) for rank in [*ranks, {}]]
         for worker in workers:
             stack.callback(worker.kill)
@@ -170,23 +173,25 @@ def test_a_lost_process_is_reported(seen):
     assert seen[2][0].startswith("ProcessGroupError: lost the other processes of this run")
 
 
-@contextlib.contextmanager
-def two_nodes(*arguments):
-    """One process in each of two agents of torchrun, as on two machines."""
-    line = ["-m", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node", 1,
-            "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}",
-            "--rdzv-id", "tuning", "--local-addr", "127.0.0.1",
-            "-m", "mirror_rt.cli", *arguments]  # fmt: skip
+def two_nodes(*programs):
+    """How two agents of torchrun end, as on two machines, each with one process of its program.
+
+    Returns for each its exit code, and what it said on both streams.
+    """
     with contextlib.ExitStack() as stack:
-        nodes = []
-        for _ in range(2):
+        port, nodes = stack.enter_context(held_port()), []
+        for program in programs:
+            line = ["-m", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node", 1,
+                    "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",
+                    "--rdzv-id", "tuning", "--local-addr", "127.0.0.1", *program]  # fmt: skip
             node = subprocess.Popen(
                 [sys.executable, *map(str, line)], env=ENVIRONMENT, text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )  # fmt: skip
             nodes.append(stack.enter_context(node))
             stack.callback(kill_node, node)
-        yield nodes
+        said = [node.communicate(timeout=TIMEOUT) for node in nodes]
+        return [(node.returncode, *each) for node, each in zip(nodes, said, strict=True)]
 
 
 def kill_node(node):
@@ -198,27 +203,39 @@ def kill_node(node):
                 os.kill(process, signal.SIGKILL)
 
 
-def test_two_nodes_of_which_one_dies(tiny_bert, words_file, tmp_path, cli):
-    """The other one says so and ends; both go on from the checkpoint, to the folder of one."""
-    line = ["tune", "--recipe", "word", "--model", tiny_bert, "--data", words_file, "--dropout", 0,
+@pytest.fixture
+def tuning(tiny_bert, words_file):
+    """Arguments of a run of sixteen steps that is the same in one process and in two."""
+    return ["tune", "--recipe", "word", "--model", tiny_bert, "--data", words_file, "--dropout", 0,
             "--span-length", 2, "--batch-size", 25, "--loss-batch", 100, "--epochs", 4,
             "--precision", "fp32", "--device", "cpu"]  # fmt: skip
-    shared = [*line, "--checkpoint-every", 1, "--out", tmp_path / "two"]
-    with two_nodes(*shared) as nodes:
-        until = time.monotonic() + TIMEOUT
-        while not list(tmp_path.glob("two.checkpoints/step-*.pt")):
-            assert time.monotonic() < until
-            time.sleep(0.002)
-        kill_node(nodes[1])
-        _, said = nodes[0].communicate(timeout=TIMEOUT)
-    assert nodes[0].returncode != 0
+
+
+def lose_a_node(tuning, folder):
+    """Tune on two nodes of which one dies: the other says so. Returns the program of a node."""
+    line = [*tuning, "--checkpoint-every", 1, "--out", folder / "two"]
+    program = ["-m", "mirror_rt.cli", *line]
+    killed = [WORKERS / "stop_at_step.py", 3, "SIGKILL", *line]
+    (code, _, said), (signalled, *_) = two_nodes(program, killed)
+    assert (code != 0, signalled) == (True, -signal.SIGKILL)
     assert "error: lost the other processes of this run" in said
+    return program
+
+
+def test_a_node_that_dies_ends_the_other(tuning, tmp_path):
+    lose_a_node(tuning, tmp_path)
+    assert list(tmp_path.glob("two.checkpoints/step-*.pt"))
     assert not (tmp_path / "two").exists()
-    with two_nodes(*shared, "--resume") as nodes:
-        spoken = [node.communicate(timeout=TIMEOUT) for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], spoken
-    assert sorted(len(own_lines(out)) for out, _ in spoken) == [0, 3], "one process speaks"
-    assert cli(*line, "--out", tmp_path / "one").code == 0
+
+
+@pytest.mark.full
+def test_both_nodes_go_on_from_the_checkpoint(tuning, tmp_path, succeed):
+    """To the folder of one process."""
+    program = lose_a_node(tuning, tmp_path)
+    ended = two_nodes(*[[*program, "--resume"]] * 2)
+    assert [code for code, *_ in ended] == [0, 0], ended
+    assert sorted(len(own_lines(out)) for _, out, _ in ended) == [0, 3], "one process speaks"
+    succeed(*tuning, "--out", tmp_path / "one")
     one, two = (TorchEncoder.load(tmp_path / name).encode(PROBES) for name in ("one", "two"))
     np.testing.assert_allclose(two, one, atol=1e-5)
     training = json.loads((tmp_path / "two" / "mirror.json").read_text())["training"]

@@ -8,6 +8,7 @@ from mirror_rt import Encoder
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_train import TorchEncoder, TrainingData, TuneConfig, load_recipe, tune
 from mirror_train.training.whitening import whitening_layer
+from tiers import tiers
 
 STRINGS = [f"{a}{b}" for a in ("river", "town", "old", "hall") for b in "abcdefghij"]
 
@@ -65,7 +66,7 @@ def run(tiny_bert, out, *, whitening=0.5, **options):
     return tune(data, TuneConfig(recipe=recipe, out=out, model=str(tiny_bert), **options))
 
 
-def test_from_tuning_to_a_bundle(tiny_bert, cli, tmp_path):
+def test_from_tuning_to_a_bundle(tiny_bert, succeed, tmp_path):
     from sentence_transformers import SentenceTransformer
 
     tuned, bundle = tmp_path / "tuned", tmp_path / "bundle"
@@ -79,8 +80,7 @@ def test_from_tuning_to_a_bundle(tiny_bert, cli, tmp_path):
     assert layer.linear.bias.abs().sum() > 0
     theirs = SentenceTransformer(str(tuned), device="cpu").encode(STRINGS)
     np.testing.assert_allclose(theirs, expected, atol=1e-5)
-    done = cli("export", tuned, "--out", bundle)
-    assert done.code == 0, done.err
+    succeed("export", tuned, "--out", bundle)
     np.testing.assert_allclose(Encoder.load(bundle).encode(STRINGS), expected, atol=1e-4)
 
 
@@ -101,16 +101,16 @@ def test_no_whitening_behind_mean_with_padding(tiny_bert, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("fixture", ["tiny_bert", "tiny_roberta"])
-def test_word_plus_from_strings_to_bundle(fixture, request, tmp_path, cli):
+@pytest.mark.parametrize("fixture", tiers(["tiny_bert", "tiny_roberta"], fast=["tiny_bert"]))
+def test_word_plus_from_strings_to_bundle(fixture, request, tmp_path, succeed):
     """Its pooling goes before what a base declares; other libraries refuse rather than differ."""
     strings = tmp_path / "words.txt"
     strings.write_text("\n".join(STRINGS))
     tuned, bundle = tmp_path / "tuned", tmp_path / "bundle"
     base = request.getfixturevalue(fixture)
-    cli("tune", "--recipe", "word-plus", "--model", base, "--data", strings,
-        "--batch-size", "20", "--out", tuned)  # fmt: skip
-    cli("export", tuned, "--out", bundle)
+    succeed("tune", "--recipe", "word-plus", "--model", base, "--data", strings,
+            "--batch-size", "20", "--out", tuned)  # fmt: skip
+    succeed("export", tuned, "--out", bundle)
     encoder = Encoder.load(bundle)
     assert encoder.manifest.pooling == "mean-without-special"
     expected = TorchEncoder.load(tuned).encode(STRINGS)

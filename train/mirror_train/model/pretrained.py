@@ -138,11 +138,14 @@ def load_pretrained(
 
     A `dropout` is set as the rate of every dropout of the model; None leaves its own. With
     `classifier`, the head of a sequence classification is loaded, too, where the folder has one.
+    The global random state is left as it was.
     """
     root, commit = resolve_model(str(name), revision=revision, offline=offline)
     folder = transformer_folder(root)
     check_folder(folder, trust_remote_code)
-    with quiet_transformers(), _as_model_error(folder):
+    # Weights that the folder lacks are drawn, before they are dropped or refused.
+    drawn = torch.random.fork_rng(devices=[])
+    with quiet_transformers(), _as_model_error(folder), drawn:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         check_architecture(folder, config)
         if not trust_remote_code:

@@ -58,7 +58,9 @@ def tune_cross_encoder(
         run.start(hashes, dataclasses.asdict(recipe))
         tokenize = PairTokens(base, recipe.max_length)
         trainer = pair_trainer(run, head, rows, tokenize, loss, recipe)
-        model = TorchCrossEncoder(trainer.forward, PairTokens(base, base.max_length))
+        # In float32, as the weights are saved and read again, whatever they are trained in.
+        forward = dataclasses.replace(trainer.forward, dtype=None)
+        model = TorchCrossEncoder(forward, PairTokens(base, base.max_length))
         run.train(trainer, "cross-encoder", partial(score_correlation, model))
         return write_pairs(run, trainer, head, pairs, recipe, teacher)
 
