@@ -17,7 +17,7 @@ from server_process import ServerProcess
 KEY = "sk-of-this-test"
 QUERY = "the river"
 TEXTS = ["the water flows", "a happy dog", "a small boat on the river"]
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
 REQUESTS = int(os.environ.get("MIRROR_RT_ROLLING_REQUESTS", "200"))
 CLIENTS = 4
 
-pytestmark = pytest.mark.skipif(HAPROXY is None, reason="there is no haproxy")
+pytestmark = [pytest.mark.full, pytest.mark.skipif(HAPROXY is None, reason="there is no haproxy")]
 
 # Stops the server that is there, as systemd would, and starts another one.
 RESTART = """\
