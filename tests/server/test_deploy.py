@@ -65,6 +65,7 @@ def test_autoscaler_has_its_metric():
     assert rule["seriesQuery"].split("{")[0] in generate_latest(metrics.registry).decode()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
 def test_kustomize():
     line = ["kubectl", "kustomize", str(KUBERNETES)]
@@ -73,6 +74,7 @@ def test_kustomize():
     assert len(list(yaml.safe_load_all(done.stdout))) == len(objects())
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
 @pytest.mark.parametrize("guide", ["deploy", "kubernetes"])
 def test_the_secret_of_the_guides(guide, tmp_path):
@@ -143,6 +145,7 @@ def test_the_cuda_image_has_the_tested_onnxruntime():
     assert f"onnxruntime-gpu[cuda,cudnn]=={pinned[1]}" in (DEPLOY / "Dockerfile.cuda").read_text()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.cuda"])
 def test_docker_accepts_it(name):
     docker = shutil.which("docker")
@@ -155,6 +158,7 @@ def test_docker_accepts_it(name):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
 def test_systemd_unit(tmp_path):
     text = (DEPLOY / "mirror-rt.service").read_text()
@@ -178,6 +182,7 @@ $(sed -n 's/^ExecStart=//p' "$unit") > "$ROOT/log" 2>&1 & echo $! > "$ROOT/pid"
 """
 
 
+@pytest.mark.full
 def test_the_steps_for_systemd(bundle, tmp_path):
     """As they are written, in a folder as the root; the environment of the tests is installed."""
     steps = re.search(r"## systemd.*?```text\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)[1]

@@ -23,6 +23,7 @@ from mirror_rt.server.http.openapi import openapi_document
 from mirror_rt.server.monitoring.metrics import Metrics
 from paths import ROOT, TESTS
 
+pytestmark = pytest.mark.full
 CHART, PACKAGES = ROOT / "deploy/helm/mirror-rt", ROOT / "build/helm"
 GUIDE = (ROOT / "docs/guides/kubernetes.md").read_text(encoding="utf-8")
 
