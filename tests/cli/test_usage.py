@@ -25,6 +25,17 @@ def test_every_command_is_in_a_group_and_explains_itself(cli):
         assert not [word for word in ("None", "True", "False", "`") if word in words], name
 
 
+def test_help_imports_neither_torch_nor_onnxruntime():
+    program = (
+        "import sys; from mirror_rt.cli import main; main(['--help']); "
+        "print([name for name in ('torch', 'transformers', 'onnxruntime') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_no_arguments_say_what_to_do_first(cli):
     result = cli()
     assert (result.code, result.out) == (2, "")

@@ -6,6 +6,9 @@ import contextlib
 import pytest
 
 from mirror_rt import Encoder
+from mirror_rt.cli.parsing.invocation import add_options
+from mirror_rt.cli.parsing.parser import Parser
+from mirror_rt.cli.serve import Serve
 from mirror_rt.server import Models, NamedEncoder, ServerConfig, create_app
 from mirror_rt.server.http.openapi_answers import NAME
 from server_process import ServerProcess
@@ -30,6 +33,14 @@ def running(*arguments, **environment):
         code = server.stop()
     assert code == 0, server.lines
     assert not [line for line in server.lines if "Traceback" in line or KEY in line]
+
+
+@pytest.fixture(scope="session")
+def serve_variables():
+    """The variables of the environment that `mirror-rt serve` reads, but for that of the keys."""
+    parser = Parser()
+    add_options(parser, Serve)
+    return {f"MIRROR_RT_SERVE_{action.dest.upper()}" for action in parser._actions}
 
 
 @pytest.fixture(scope="session")
