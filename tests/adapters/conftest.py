@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-import time
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -129,32 +129,33 @@ def shown():
 
 @pytest.fixture
 def beside(monkeypatch):
-    """Await something whose model takes 50 ms; the event loop must go on meanwhile."""
+    """Await something whose model waits until the event loop goes on."""
     run_batch = BundleModel.run_batch
+    began, goes_on = threading.Event(), threading.Event()
 
-    def slowly(self, batch, *, normalize):
-        time.sleep(0.05)
+    def when_the_loop_goes_on(self, batch, *, normalize):
+        goes_on.clear()
+        began.set()
+        assert goes_on.wait(60)
         return run_batch(self, batch, normalize=normalize)
 
     async def run(awaitable):
-        ticks = 0
-
         async def tick():
-            nonlocal ticks
             while True:
-                await asyncio.sleep(0.005)
-                ticks += 1
+                await asyncio.sleep(0.001)
+                if began.is_set():
+                    goes_on.set()
 
         ticking = asyncio.create_task(tick())
         try:
             return await awaitable
         finally:
             ticking.cancel()
-            assert ticks > 2
+            assert began.is_set()
 
     def beside(awaitable):
         with monkeypatch.context() as patch:
-            patch.setattr(BundleModel, "run_batch", slowly)
+            patch.setattr(BundleModel, "run_batch", when_the_loop_goes_on)
             return asyncio.run(run(awaitable))
 
     return beside

@@ -30,6 +30,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 @pytest.mark.interop
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_an_adapter(adapter, site, model, tiny_bert, tiny_reranker):

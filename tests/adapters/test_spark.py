@@ -18,17 +18,18 @@ from mirror_rt.errors import ConfigError
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory):
     """On two CPUs; its workers import from the driver's folder, which must not be the sources."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.chdir(tmp_path_factory.mktemp("empty"))
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.chdir(tmp_path_factory.mktemp("empty"))
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
+            .getOrCreate()
+        )
+        yield session
+        session.stop()
 
 
 @pytest.fixture

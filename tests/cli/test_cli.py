@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from command_errors import one_line_error
 from mirror_rt import Encoder
+from server_process import until
 
 
 @pytest.fixture
@@ -35,10 +35,14 @@ def test_the_main_job(cli, tiny_bert, words_file, texts_file, tmp_path):
     assert "differs from PyTorch by" in result.out
     result = cli("encode", "--model", bundle, "--input", texts_file, "--output", vectors)
     assert result.code == 0, result.err
-    expected = Encoder.load(bundle).encode(texts_file.read_text().splitlines())
+    expected = Encoder.load(bundle).encode(texts_file.read_text("utf-8").splitlines())
     np.testing.assert_array_equal(np.load(vectors), expected)
+    assert "mirror_rt encoder" in cli("info", tuned).out
+    failed = cli("encode", "--model", tuned, "--input", words_file, "--output", tmp_path / "w.npy")
+    one_line_error(failed, code=1, contains="export it first: mirror-rt export")
 
 
+@pytest.mark.full
 def test_words_instead_of_a_file(cli, tiny_bert, tmp_path):
     result = cli("tune", "--model", tiny_bert, "--recipe", "word", "--words", "fr", "--top", 250,
                  "--epochs", 1, "--out", tmp_path / "out")  # fmt: skip
@@ -57,27 +61,21 @@ def test_standard_input_and_output(cli, bundle, monkeypatch):
     assert result.err == ""
 
 
+@pytest.mark.full
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_ctrl_c_of_a_job_that_a_script_put_in_the_background(bundle):
-    line = [
-        sys.executable,
-        "-m",
-        "mirror_rt.cli",
-        "encode",
-        bundle,
-        "--input",
-        "-",
-        "--output",
-        "-",
-    ]
+    words = f"-m mirror_rt.cli encode {bundle} --input - --output -".split()
     ignoring = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # as a shell does
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    line = [sys.executable, *words]
     with subprocess.Popen(line, **pipes, text=True, preexec_fn=ignoring) as job:
         status = Path(f"/proc/{job.pid}/status")
-        for _ in range(2400):
+
+        def ignores():
             ignored = re.search(r"SigIgn:\s*(\w+)", status.read_text())[1]
-            if not int(ignored, 16) & 1 << (signal.SIGINT - 1):
-                break
-            time.sleep(0.05)
+            return int(ignored, 16) & 1 << (signal.SIGINT - 1)
+
+        until(lambda: not ignores())
         for _ in range(12):  # again, as people do: a callback of Python can swallow an interrupt
             job.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
@@ -93,17 +91,8 @@ def test_json_lines(cli, bundle, tmp_path):
         '{"id": 1, "body": "the river"}\n{"id": 2, "body": null}\n{"id": 3, "body": "a"}\n'
     )
     out = tmp_path / "v.jsonl"
-    options = (
-        "encode",
-        "--model",
-        bundle,
-        "--input",
-        path,
-        "--output",
-        out,
-        "--text-field",
-        "body",
-    )
+    options = ("encode", "--model", bundle, "--input", path, "--output", out,
+               "--text-field", "body")  # fmt: skip
     one_line_error(cli(*options), code=1, contains="text 2: expected a text, got null")
     assert not out.exists()
     result = cli(*options, "--errors", "nan")
@@ -123,6 +112,7 @@ def test_encode_options(cli, bundle, texts_file, tmp_path):
     np.testing.assert_allclose(np.load(out), expected, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_does_not_grow_with_the_file(bundle, tmp_path):
     # VmHWM, not ru_maxrss: the latter starts at the size of the process that forked.
@@ -142,8 +132,8 @@ def test_memory_does_not_grow_with_the_file(bundle, tmp_path):
         assert code == 0
         peaks.append(peak)
     assert np.load(tmp_path / "200000.npy", mmap_mode="r").shape == (200_000, 32)
-    # Held whole, 180,000 more rows would take 23 MB for the vectors alone.
-    assert peaks[1] - peaks[0] < 8_000, f"{peaks} KiB"
+    # Held whole, the vectors alone of 180,000 more rows would take twice that.
+    assert peaks[1] - peaks[0] < 180_000 * 32 * 4 / 1024 / 2, f"{peaks} KiB"
 
 
 def test_info(cli, bundle, bundle_copy):
@@ -174,17 +164,6 @@ def test_info_shows_prompts_and_normalisation(cli, bundle_copy):
     assert 'query "query: ", passage "des passages : «"; default: query' in shown
 
 
-def test_info_of_a_tuned_folder(cli, tiny_bert, words_file, tmp_path):
-    out = tmp_path / "tuned"
-    cli("tune", "--model", tiny_bert, "--recipe", "word", "--data", words_file, "--out", out)
-    assert "mirror_rt encoder" in cli("info", out).out
-    one_line_error(
-        cli("encode", "--model", out, "--input", words_file, "--output", tmp_path / "v.npy"),
-        code=1,
-        contains="export it first: mirror-rt export",
-    )
-
-
 def test_evaluate(cli, bundle, tiny_bert, words_file, tmp_path):
     pairs = tmp_path / "pairs.tsv"
     rows = [("river", "rivers", 5), ("old", "new", 2), ("a", "town", 0), ("x", "y", 1)]
@@ -201,31 +180,6 @@ def test_evaluate(cli, bundle, tiny_bert, words_file, tmp_path):
         assert name in result.out
     for name in ("similarity", "geometry"):
         assert cli("evaluate", name, "--help").code == 0
-
-
-@pytest.mark.parametrize(
-    "command", [[], ["tune"], ["export"], ["encode"], ["evaluate"], ["info"], ["demo"]]
-)
-def test_help_teaches(cli, command):
-    result = cli(*command, "--help")
-    assert result.code == 0
-    assert "mirror-rt" in result.out
-    if command:
-        assert "examples:" in result.out
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [[], ["nonsense"], ["tune", "--recipe", "word"], ["encode", "--model", "x"],
-     ["tune", "--recipe", "word", "--out", "x", "--words", "en", "--data", "y"],
-     ["tune", "--recipe", "word", "--out", "x", "--words", "en", "--epochs", "two"]],
-    ids=str,
-)  # fmt: skip
-def test_wrong_usage_is_2(cli, arguments):
-    result = cli(*arguments)
-    assert result.code == 2
-    assert "mirror-rt" in result.err
-    assert "--help" in result.err
 
 
 TUNE = ("tune", "--recipe", "word")
@@ -248,12 +202,7 @@ TUNE = ("tune", "--recipe", "word")
         (b"one\n", (), 1, "give at least 2"),
         (b"a\nb\nc\n", ("--batch-size", 1), 2, "--batch-size must be at least 2"),
         (b"a\nb\nc\n", ("--batch-size", 2, "--temperature", 0), 2, "--temperature must be greater"),
-        (
-            b"a\nb\nc\n",
-            ("--batch-size", 2, "--pooling", "cls", "--device", "tpu"),
-            2,
-            "--device must be",
-        ),
+        (b"a\nb\nc\n", ("--batch-size", 2, "--device", "tpu"), 2, "--device must be"),
         (b"a|b\n", ("--data-format", "pairs"), 1, "line 1: expected two texts"),
     ],
 )
@@ -335,12 +284,12 @@ def test_a_lone_surrogate_in_json(cli, bundle, tmp_path):
     one_line_error(result, code=1, contains="lone surrogate U+D800 at character 1")
 
 
-def test_ten_megabytes_on_one_line(command, bundle, tmp_path):
+def test_ten_megabytes_on_one_line(cli, bundle, tmp_path, caplog):
     path = tmp_path / "in.txt"
     path.write_text("river " * 1_700_000)
-    result = command("encode", "--model", bundle, "--input", path, "--output", tmp_path / "v.npy")
-    assert result.returncode == 0
-    assert "longer than 128 tokens and were cut there" in result.stderr
+    result = cli("encode", "--model", bundle, "--input", path, "--output", tmp_path / "v.npy")
+    assert result.code == 0
+    assert "longer than 128 tokens and were cut there" in caplog.text
 
 
 def test_output_that_cannot_be_written(cli, bundle, texts_file, tmp_path):

@@ -1,5 +1,6 @@
 """What each package pulls in, and what it says where an extra is missing."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mirror_rt.cli.commands import installed_commands
 from paths import ROOT
 
 PUBLIC = [
@@ -67,14 +69,14 @@ print(calls)
 def test_import_is_quick():
     """Count the calls of functions, which are as many on a busy machine.
 
-    They are 50,000 to 57,000 with numpy 2.0 to 2.5; asyncio as well would make them 80,000.
+    They are less than twice those of `asyncio`, whatever the versions of Python and numpy.
     """
 
     def calls(module, before=""):
         code = COUNT_CALLS.format(module=module, before=before)
         return min(int(python(code).stdout) for _ in range(2))  # the first may have to compile
 
-    assert calls("mirror_rt", "import numpy") < 65_000
+    assert calls("mirror_rt", "import numpy") < 2 * calls("asyncio", "import numpy")
 
 
 def test_run_time_never_loads_the_training_stack(bundle):
@@ -86,46 +88,62 @@ def test_run_time_never_loads_the_training_stack(bundle):
     assert done.stdout.strip() == "(32,)", done.stderr
 
 
+MISSING = [
+    ("torch", "train", "import mirror_train; mirror_train.tune"),
+    ("torch", "train", "from mirror_train.flow import tune_flow"),
+    ("onnxruntime", "cpu", "mirror_rt.Encoder.load({bundle!r}, providers='cpu')"),
+    ("huggingface_hub", "hub", "mirror_rt.Encoder.load('owner/name')"),
+    ("starlette", "serve", "from mirror_rt.server import create_app"),
+    ("msgspec", "serve", "from mirror_rt.server import create_app"),
+    ("httpx2", "client", "mirror_rt.Client()"),
+    ("wordfreq", "demo", "import mirror_train; mirror_train.word_list('en')"),
+    ("py3langid", "detect",
+     "from mirror_rt.languages import detection as d; d.language_detector(['en'])"),
+]  # fmt: skip
+MISSING_BESIDE_TORCH = [
+    ("transformers", "train", "import mirror_train; mirror_train.TorchEncoder"),
+    ("transformers", "train", "from mirror_train.pairs import tune_burt"),
+    ("onnxscript", "export", "import mirror_export; mirror_export.export_bundle"),
+    ("onnxscript", "export", "from mirror_rt.plugins import load_plugin\n"
+     "load_plugin('mirror_train.openers', 'bundle', purpose='a study')"),
+]  # fmt: skip
+# Each in a fork of a process that has imported what all of them import.
+HIDE = """
+import importlib.abc, json, os, sys, mirror_rt
+
+class Hide(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name.split(".")[0] == hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hide())
+for hidden, code in json.load(sys.stdin):
+    if os.fork():
+        os.wait()
+        continue
+    try:
+        exec(code)
+    except mirror_rt.MissingDependencyError as error:
+        print(error, flush=True)
+    except BaseException as error:
+        print(repr(error), flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.parametrize(
-    ("module", "extra", "code"),
-    [
-        ("torch", "train", "import mirror_train; mirror_train.tune"),
-        ("transformers", "train", "import mirror_train; mirror_train.TorchEncoder"),
-        ("torch", "train", "from mirror_train.flow import tune_flow"),
-        ("transformers", "train", "from mirror_train.pairs import tune_burt"),
-        ("onnxscript", "export", "import mirror_export; mirror_export.export_bundle"),
-        (
-            "onnxscript",
-            "export",
-            "from mirror_rt.plugins import load_plugin\n"
-            "load_plugin('mirror_train.openers', 'bundle', purpose='a study')",
-        ),
-        ("onnxruntime", "cpu", "mirror_rt.Encoder.load({bundle!r}, providers='cpu')"),
-        ("huggingface_hub", "hub", "mirror_rt.Encoder.load('owner/name')"),
-        ("starlette", "serve", "from mirror_rt.server import create_app"),
-        ("msgspec", "serve", "from mirror_rt.server import create_app"),
-        ("httpx2", "client", "mirror_rt.Client()"),
-        ("wordfreq", "demo", "import mirror_train; mirror_train.word_list('en')"),
-        (
-            "py3langid",
-            "detect",
-            "from mirror_rt.languages import detection as d; d.language_detector(['en'])",
-        ),
-    ],
+    "missing",
+    [MISSING, pytest.param(MISSING_BESIDE_TORCH, marks=pytest.mark.full)],
+    ids=["quick", "beside torch"],
 )
-def test_a_missing_extra_is_named(module, extra, code, bundle):
-    hide = (
-        "import sys, importlib.abc, mirror_rt\n"
-        "class Hide(importlib.abc.MetaPathFinder):\n"
-        "    def find_spec(self, name, *_):\n"
-        f"        if name.split('.')[0] == {module!r}:\n"
-        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
-        "sys.meta_path.insert(0, Hide())\n"
-    )
-    done = python(hide + code.format(bundle=str(bundle)))
-    last = done.stderr.strip().splitlines()[-1]
-    assert "MissingDependencyError" in last
-    assert f"pip install 'mirror-rt[{extra}]'" in last
+def test_a_missing_extra_is_named(bundle, missing):
+    cases = [(module, code.format(bundle=str(bundle))) for module, _, code in missing]
+    done = python(HIDE, input=json.dumps(cases))
+    found = done.stdout.splitlines()
+    assert len(found) == len(missing), done.stderr
+    for (module, extra, code), said in zip(missing, found, strict=True):
+        assert f"pip install 'mirror-rt[{extra}]'" in said, (module, code, said)
 
 
 WITHOUT_TORCH = "import sys; sys.modules.update(dict.fromkeys(['torch', 'transformers', 'onnx']))\n"
@@ -167,39 +185,58 @@ def test_all_commands_are_listed_in_one_list_with_the_extras_that_they_lack():
     assert groups == ["use a model:", "make a model:", "measure:", "operate:"]
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["tune", "train flow", "train cf", "train burt", "train multitask", "study", "sample",
-     "recipes", "export", "demo"],
-)  # fmt: skip
-def test_the_help_of_a_command_needs_no_torch(command):
-    done = mirror_rt(*command.split(), "--help")
+# Lines of the command line, one after the other in a process without torch.
+LINES = """
+import contextlib, io, json
+from mirror_rt.cli.main import main
+
+def result(line):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(line)
+        except SystemExit as error:
+            code = error.code
+    return code, out.getvalue(), err.getvalue()
+
+print(json.dumps([result(line) for line in json.load(sys.stdin)]))
+"""
+
+
+def results(*lines):
+    """The exit status, the output and the errors of each line."""
+    done = python(WITHOUT_TORCH + LINES, input=json.dumps(lines))
     assert done.returncode == 0, done.stderr
-    assert "examples:" in done.stdout
+    return json.loads(done.stdout)
 
 
-def test_what_needs_no_torch_runs_without_it():
-    done = mirror_rt("recipes", "fr", "--level", "word")
-    assert done.returncode == 0, done.stderr
-    assert "temperature" in done.stdout
+def test_help_needs_no_torch_and_names_no_file_that_a_wheel_lacks():
+    commands = sorted(installed_commands())
+    assert {"tune", "train burt", "study", "sample", "recipes", "export", "demo"} <= set(commands)
+    for command, (code, out, err) in zip(
+        commands, results(*([*name.split(), "--help"] for name in commands)), strict=True
+    ):
+        assert code == 0, (command, err)
+        assert "examples:" in out
+        assert "docs/" not in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "extra"),
-    [
-        (["tune", "--recipe", "word", "--words", "en", "--out", "x"], "train"),
-        (["study", "systems", "--data", "x", "--out", "x"], "train"),
-        (["export", "x", "--out", "y"], "export"),
-        (["demo"], "export"),
-        (["evaluate", "geometry", "--model", ".", "--texts", __file__], "train"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
-)
-def test_a_command_says_which_extra_it_lacks(arguments, extra):
-    done = mirror_rt(*arguments)
-    assert done.returncode == 1
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert f"pip install 'mirror-rt[{extra}]'" in done.stderr
+NEEDS = [
+    (["tune", "--recipe", "word", "--words", "en", "--out", "x"], "train"),
+    (["study", "systems", "--data", "x", "--out", "x"], "train"),
+    (["export", "x", "--out", "y"], "export"),
+    (["demo"], "export"),
+    (["evaluate", "geometry", "--model", ".", "--texts", __file__], "train"),
+]
+
+
+def test_a_command_runs_or_says_which_extra_it_lacks():
+    recipes, *others = results(["recipes", "fr", "--level", "word"], *(line for line, _ in NEEDS))
+    assert recipes[0] == 0, recipes
+    assert "temperature" in recipes[1]
+    for (line, extra), (code, _, err) in zip(NEEDS, others, strict=True):
+        assert (code, len(err.strip().splitlines())) == (1, 1), (line, err)
+        assert f"pip install 'mirror-rt[{extra}]'" in err
 
 
 def test_without_metadata_the_other_packages_are_said_to_be_missing():
@@ -270,21 +307,17 @@ def test_clean_environment_encodes(clean, bundle, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, atol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
-    ("arguments", "extra"),
-    [
-        (["tune", "--recipe", "word", "--words", "en", "--out", "x"], "train"),
-        (["export", "x", "--out", "y"], "export"),
-        (["demo"], "demo"),
-        (["serve", "bundle"], "serve"),
-        (["evaluate", "geometry", "--model", ".", "--texts", "in.txt"], "train"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
-)
-def test_clean_environment_says_which_extra_is_missing(clean, arguments, extra, tmp_path):
+    ("line", "extra"),
+    [("tune --recipe word --words en --out x", "train"), ("export x --out y", "export"),
+     ("demo", "demo"), ("serve bundle", "serve"),
+     ("evaluate geometry --model . --texts in.txt", "train")],
+)  # fmt: skip
+def test_clean_environment_says_which_extra_is_missing(clean, line, extra, tmp_path):
     (tmp_path / "in.txt").write_text("a\nb\n")
     command = str(Path(clean).with_name("mirror-rt"))
-    done = subprocess.run([command, *arguments], cwd=tmp_path, capture_output=True, text=True,
+    done = subprocess.run([command, *line.split()], cwd=tmp_path, capture_output=True, text=True,
                           check=False)  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.startswith("mirror-rt: error: ")
@@ -293,49 +326,31 @@ def test_clean_environment_says_which_extra_is_missing(clean, arguments, extra, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt"]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        ["-c", "import mirror_rt"],
-        ["-c", "from mirror_rt import Encoder"],
-        ["-m", "mirror_rt.cli", "--help"],
-    ],
-)
-def test_the_source_folder_says_what_to_do(tmp_path, line):
+def test_the_source_folder_says_what_to_do(tmp_path):
     """Python started in a clone finds the sources, which have no compiled part, first."""
     without = shutil.ignore_patterns("_core*.so", "__pycache__")
     shutil.copytree(ROOT / "mirror_rt", tmp_path / "mirror_rt", ignore=without)
     isolated = [sys.executable, "-S"]  # an editable install would be found before the folder
-    done = subprocess.run(
-        [*isolated, *line], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    assert "is the source folder of mirror_rt" in last
-    assert "start Python in another folder" in last
-    assert "pip install -e ." in last
+    for line in (["-c", "import mirror_rt"], ["-c", "from mirror_rt import Encoder"],
+                 ["-m", "mirror_rt.cli", "--help"]):  # fmt: skip
+        done = subprocess.run(
+            [*isolated, *line], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1
+        last = done.stderr.splitlines()[-1]
+        assert "is the source folder of mirror_rt" in last
+        assert "start Python in another folder" in last
+        assert "pip install -e ." in last
 
 
-@pytest.mark.parametrize("line", [["--words", "en"], ["--lang", "en,fr"],
-                                  ["--lang", "en,fr", "--joint"]])  # fmt: skip
-def test_words_without_wordfreq_are_refused_before_torch_is_imported(line, tmp_path):
+def test_words_without_wordfreq_are_refused_before_torch_is_imported(tmp_path):
     """Importing torch takes half a minute on a busy machine."""
+    lines = (["--words", "en"], ["--lang", "en,fr"], ["--lang", "en,fr", "--joint"])
     code = (
-        "import sys; sys.modules['wordfreq'] = None; from mirror_rt.cli.main import main; "
-        f"print(main(['tune', *{line}, '--out', 'out']), 'torch' in sys.modules)"
+        "import sys; sys.modules['wordfreq'] = None; from mirror_rt.cli.main import main\n"
+        f"for line in {lines}: print(main(['tune', *line, '--quiet', '--out', 'out']), "
+        "'torch' in sys.modules)"
     )
     done = python(code, cwd=tmp_path)
-    assert done.stdout.splitlines()[-1] == "1 False", done.stdout + done.stderr
-    assert "pip install 'mirror-rt[demo]'" in done.stderr
-
-
-def test_no_help_names_a_file_that_a_wheel_lacks():
-    done = python(
-        "from mirror_rt.cli.commands import installed_commands\n"
-        "from mirror_rt.cli.main import main\n"
-        "for command in installed_commands().values():\n"
-        "    try: main([*command.name.split(), '--help'])\n"
-        "    except SystemExit: pass\n"
-    )
-    assert done.stdout.count("usage:") > 10, done.stderr
-    assert "docs/" not in done.stdout
+    assert done.stdout.splitlines()[::2] == ["1 False"] * 3, done.stdout + done.stderr
+    assert done.stderr.count("pip install 'mirror-rt[demo]'") == 3

@@ -1,7 +1,7 @@
 """Every option of loading and of encoding, at every place that takes them.
 
-A field that is added to `LoadOptions` or `EncodeOptions` must come to each of these places, or be
-listed here with the reason why it does not.
+A field that is added to `LoadOptions` or `EncodeOptions` must come to each of these places;
+tests/pipeline/test_options.py is about keywords and the methods that take them.
 """
 
 import contextlib
@@ -21,16 +21,15 @@ from mirror_rt.cli.doctor import Doctor
 from mirror_rt.cli.encode import Encode
 from mirror_rt.cli.evaluate import Evaluate
 from mirror_rt.cli.evaluate_file import Geometry, Similarity
-from mirror_rt.cli.parsing import options
 from mirror_rt.cli.parsing.invocation import add_options
-from mirror_rt.cli.parsing.options import Help, Option, options_of
+from mirror_rt.cli.parsing.options import options_of
 from mirror_rt.cli.parsing.parser import Parser
 from mirror_rt.cli.predict import Predict
 from mirror_rt.cli.serve import Serve
 from mirror_rt.client.request import RemoteOptions
 from mirror_rt.errors import ConfigError
-from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
-from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.pipeline.options import EncodeOptions
 from mirror_rt.server import ServerConfig, load_models
 from server_process import make_pack
 
@@ -65,47 +64,20 @@ GIVEN = {
 }
 GIVEN_LOAD = LoadOptions(**{name: GIVEN[name][0] for name in LOAD & set(GIVEN)})
 
-# What a command deliberately leaves out, of either.
-LEFT_OUT = {
-    Encode: set(),
-    # A request brings its own; of the server's, only `on_too_long` is the default of a request.
-    Serve: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
-            "prompt_name", "prompt", "errors"},
-    # See NOT_MEASURED there.
-    Benchmark: {"ranges", "prompt_name", "prompt", "on_too_long", "errors"},
-    # An evaluation encodes as the paper does, so that figures can be compared.
-    Evaluate: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
-               "prompt_name", "prompt", "on_too_long", "errors"},
-    Similarity: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
-                    "prompt_name", "prompt", "on_too_long", "errors"},
-    Geometry: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
-                    "prompt_name", "prompt", "on_too_long", "errors"},
+# The options of encoding that a command has; each has all of loading. Evaluations encode as the
+# paper does, so that figures can be compared, and `doctor` encodes texts of its own.
+OF_ENCODING = {
+    Encode: ENCODE,
+    Serve: {"on_too_long"},  # the default of a request, which brings all others
+    Benchmark: {"batch_size", "normalize_embeddings", "truncate_dim", "precision"},
     # The heads were trained on the model's own vectors.
-    Predict: {"normalize_embeddings", "truncate_dim", "precision", "ranges", "prompt_name",
-              "prompt"},
-    # It compares vectors of its own texts.
-    Doctor: {"batch_size", "normalize_embeddings", "truncate_dim", "precision", "ranges",
-             "prompt_name", "prompt", "on_too_long", "errors"},
+    Predict: {"batch_size", "on_too_long", "errors"},
+    Evaluate: set(), Similarity: set(), Geometry: set(), Doctor: set(),
 }  # fmt: skip
-COMMANDS = sorted(LEFT_OUT, key=lambda command: command.__name__)
 
 
 class Seen(Exception):  # noqa: N818 - it is no error
     """Ends a command where what it was given has arrived."""
-
-
-def parser_of(command):
-    parser = Parser()
-    add_options(parser, command)
-    return parser
-
-
-def taken(command):
-    """The fields that a command has options for."""
-    parser = parser_of(command)
-    flags = set(parser._option_string_actions)
-    return {o.field for type_ in (LoadOptions, EncodeOptions) for o in options_of(type_)
-            if o.flag in flags}  # fmt: skip
 
 
 def flags(names):
@@ -118,11 +90,6 @@ def flags(names):
                 yield f"{option.flag}={text}"
 
 
-def gap(command, known):
-    """Fields that a command neither takes nor is said to leave out."""
-    return known - taken(command) - LEFT_OUT[command]
-
-
 def same(one, other):
     return all(np.array_equal(getattr(one, field.name), getattr(other, field.name))
                for field in fields(one))  # fmt: skip
@@ -130,39 +97,22 @@ def same(one, other):
 
 def test_this_file_knows_every_field():
     assert set(GIVEN) == LOAD | ENCODE
-    assert set(LoadKeywords.__annotations__) == LOAD
-    assert set(EncodeKeywords.__annotations__) == ENCODE
-    for type_ in (LoadOptions, EncodeOptions):
-        for option in options_of(type_):
-            assert not np.array_equal(GIVEN[option.field][0], option.default), option.field
-            assert option.about.text, f"{option.field} is not in the docstring"
+    for option in (*options_of(LoadOptions), *options_of(EncodeOptions)):
+        assert not np.array_equal(GIVEN[option.field][0], option.default), option.field
+        assert option.about.text, f"{option.field} is not in the docstring"
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
-def test_commands(command):
-    assert gap(command, LOAD | ENCODE) == set()
-    assert not taken(command) & LEFT_OUT[command], "it is taken, so take it from the table"
-    known = {"help", *(o.name for type_ in (LoadOptions, EncodeOptions) for o in options_of(type_))}
-    for group in parser_of(command)._action_groups:
+@pytest.mark.parametrize("command", OF_ENCODING, ids=lambda command: command.__name__)
+def test_commands_take_every_option_and_none_of_their_own_beside_it(command):
+    parser = Parser()
+    add_options(parser, command)
+    every = [*options_of(LoadOptions), *options_of(EncodeOptions)]
+    taken = {option.field for option in every if option.flag in parser._option_string_actions}
+    assert taken == LOAD | OF_ENCODING[command]
+    for group in parser._action_groups:
         if group.title in ("vectors", "model"):
-            added = {action.dest for action in group._group_actions} - known
-            assert not added, "an option of one command alone: make it a field"
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
-def test_a_new_field_is_an_option_or_is_missed(command, monkeypatch):
-    """Commands take it by themselves, and this file misses it where one does not."""
-
-    assert gap(command, LOAD | {"brand_new"}) == {"brand_new"}
-    assert gap(command, ENCODE | {"brand_new"}) == {"brand_new"}
-
-    def extended(type_, names=None):
-        yield from options_of(type_, names)
-        if type_ is LoadOptions:
-            yield Option("brand_new", "brand_new", int, 0, Help("as said"))
-
-    monkeypatch.setattr(options, "options_of", extended)
-    assert "--brand-new" in parser_of(command)._option_string_actions
+            added = {action.dest for action in group._group_actions}
+            assert added <= {"help", *(option.name for option in every)}
 
 
 @pytest.fixture
@@ -208,11 +158,10 @@ def test_encode_command(monkeypatch, tmp_path):
         raise Seen
 
     monkeypatch.setattr(encode, "encode_file", keep)
-    line = ["encode", "--model", "m", "--input", "a.txt", "--output", "b.npy", "--window", "7",
-            "--processes", "2", "--resume", "--overwrite", "--text-field", "t", "--id-field",
-            "i"]  # fmt: skip
+    line = ("encode --model m --input a.txt --output b.npy --window 7 --processes 2 --resume "
+            "--overwrite --text-field t --id-field i")  # fmt: skip
     with pytest.raises(Seen):
-        main([*line, *flags(LOAD | ENCODE)])
+        main([*line.split(), *flags(LOAD | ENCODE)])
     (config,) = configs
     assert config.load == GIVEN_LOAD
     assert same(config.options, EncodeOptions(**{name: GIVEN[name][0] for name in ENCODE}))
@@ -221,28 +170,30 @@ def test_encode_command(monkeypatch, tmp_path):
     assert replace(config, load=plain.load, options=plain.options) == plain
 
 
-def test_serve_command(monkeypatch):
+@pytest.fixture
+def served(monkeypatch):
+    """What a server was asked to serve."""
     served = []
     monkeypatch.setattr("mirror_rt.server.process.serving.serve", lambda *a: served.append(a))
     monkeypatch.setattr("mirror_rt.server.monitoring.logs.configure_logging", lambda **_: None)
+    return served
+
+
+def test_serve_command(served):
     assert main(["serve", "m", "--port", "0", *flags(LOAD)]) == 0
     ((source, config, listen),) = served
     assert (source, config, listen.port) == (("m",), ServerConfig(load=GIVEN_LOAD), 0)
     assert pickle.loads(pickle.dumps(config)) == config  # as workers get it
 
 
-def test_serve_takes_its_options_from_everywhere(monkeypatch, tmp_path):
-    served = []
-    monkeypatch.setattr("mirror_rt.server.process.serving.serve", lambda *a: served.append(a))
-    monkeypatch.setattr("mirror_rt.server.monitoring.logs.configure_logging", lambda **_: None)
+def test_serve_takes_its_options_from_everywhere(served, monkeypatch, tmp_path):
     path = tmp_path / "serve.toml"
     path.write_text(
         'source = "of-the-file"\nport = 1\nworkers = 2\nlang = ["fr", "de"]\nmax-wait = 2\n'
         'api_keys = ["k"]\nthreads = 4\n[provider-option]\ngpu_mem_limit = 1\n'
     )
-    monkeypatch.setenv("MIRROR_RT_SERVE_CONFIG", str(path))
-    monkeypatch.setenv("MIRROR_RT_SERVE_PORT", "2")
-    monkeypatch.setenv("MIRROR_RT_SERVE_DEVICES", "0,1")
+    for name, value in (("CONFIG", str(path)), ("PORT", "2"), ("DEVICES", "0,1")):
+        monkeypatch.setenv(f"MIRROR_RT_SERVE_{name}", value)
     assert main(["serve", "--workers", "1"]) == 0
     ((source, config, listen),) = served
     assert (source, listen.port, listen.workers) == (("of-the-file",), 2, 1)

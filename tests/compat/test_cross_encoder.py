@@ -19,7 +19,11 @@ DOCUMENTS = ["the doctor", "people of the world and their time", "the river", ""
 PAIRS = [(QUERY, document) for document in DOCUMENTS]
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=["one label", "three labels"])
+@pytest.fixture(
+    scope="module",
+    params=[1, pytest.param(3, marks=pytest.mark.full)],
+    ids=["one label", "three labels"],
+)
 def both(request, words, tiny_cross_encoder, tiny_reranker, tmp_path_factory):
     """A cross-encoder in the real class, and its bundle in ours."""
     if request.param == 1:
@@ -57,27 +61,26 @@ def compare(ours, theirs):
         np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), atol=2e-5)
 
 
+OPTIONS = [
+    {"prompt": "about: ", "batch_size": 1},
+    {"activation_fn": torch.nn.Identity()},
+    {"activation_fn": torch.sigmoid, "apply_softmax": True},
+    {"activation_fn": lambda logits: 2 * logits},
+    {"apply_softmax": True, "convert_to_tensor": True},
+    {"convert_to_numpy": False, "show_progress_bar": False},
+    {"device": ["cpu", "cpu"], "chunk_size": 2, "num_workers": 0},
+]
+FORMS = [PAIRS[0], list(PAIRS[1]), [list(pair) for pair in PAIRS], np.array(PAIRS), []]
+
+
+# Each option with several pairs, each form of pairs without options, and each shape of a result
+# with one pair and with none.
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"prompt": "about: ", "batch_size": 1},
-        {"activation_fn": torch.nn.Identity()},
-        {"activation_fn": torch.sigmoid, "apply_softmax": True},
-        {"activation_fn": lambda logits: 2 * logits},
-        {"apply_softmax": True, "convert_to_tensor": True},
-        {"convert_to_numpy": False, "show_progress_bar": False},
-        {"device": ["cpu", "cpu"], "chunk_size": 2, "num_workers": 0},
-    ],
+    ("pairs", "options"),
+    [*((PAIRS, options) for options in [{}, *OPTIONS]), *((pairs, {}) for pairs in FORMS),
+     *((pairs, options) for pairs in (PAIRS[0], []) for options in OPTIONS[:-1])],
 )  # fmt: skip
-@pytest.mark.parametrize(
-    "pairs",
-    [PAIRS, PAIRS[0], list(PAIRS[1]), [list(pair) for pair in PAIRS], np.array(PAIRS), []],
-    ids=["several", "one", "one as a list", "lists", "an array", "none"],
-)
 def test_predict_gives_what_the_real_class_gives(both, pairs, options):
-    if options.get("device") and not len(pairs):
-        options = {}
     real, ours = both
     without = {k: v for k, v in options.items() if k not in ("device", "chunk_size")}
     theirs, found = real.predict(pairs, **without), ours.predict(pairs, **options)
@@ -141,6 +144,7 @@ def test_prompts_go_before_the_first_text(ours):
         model.predict(PAIRS, "no")
 
 
+@pytest.mark.full
 def test_what_a_folder_declares_goes_into_the_bundle(tiny_cross_encoder, tmp_path):
     source, long = tmp_path / "source", [*PAIRS, (QUERY, "the river in a town " * 60)]
     saved = Real(str(tiny_cross_encoder("bert")), device="cpu", prompts={"q": "about: ", "no": ""})

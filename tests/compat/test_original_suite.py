@@ -91,6 +91,7 @@ def suite():
     return folder / "tests"
 
 
+@pytest.mark.full
 @pytest.mark.interop
 def test_what_fails_has_a_reason(suite, default_model, tmp_path):
     export_bundle(ExportConfig(str(default_model), tmp_path / "bundle"))
@@ -101,6 +102,7 @@ def test_what_fails_has_a_reason(suite, default_model, tmp_path):
     run(suite, tmp_path, FILES, OTHERS, REASONS, 470)
 
 
+@pytest.mark.full
 @pytest.mark.interop
 def test_what_fails_of_cross_encoders_has_a_reason(suite, tiny_reranker, words, tmp_path):
     make_model("bert", tmp_path / "model", words, labels=3)

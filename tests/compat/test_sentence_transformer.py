@@ -59,7 +59,7 @@ def test_arguments_have_the_names_the_order_and_the_defaults_of_the_real_class(n
         {"truncate_dim": 9999, "precision": None},
         {"truncate_dim": 8, "output_value": None},
         {"prompt": "about: ", "prompt_name": "document"},
-        {"task": "query", "device": ["cpu", "cpu"]},
+        pytest.param({"task": "query", "device": ["cpu", "cpu"]}, marks=pytest.mark.full),
         {"convert_to_numpy": False},
         {"convert_to_tensor": True},
         {"output_value": "token_embeddings"},

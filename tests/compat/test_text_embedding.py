@@ -15,6 +15,7 @@ from paths import ROOT
 sys.path.append(str(ROOT / "build" / "fastembed"))
 fastembed = pytest.importorskip("fastembed", reason="fastembed is not in build/fastembed")
 TEXTS = ["a river in the town", "the doctor", "people of the world and their time"]
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import pytest
 
 from server_process import ServerProcess
 
+pytestmark = pytest.mark.full
 WHOLE = "MIRROR_RT_BURSTS" in os.environ
 BURSTS = [(30, 256), (120, 64), (500, 1)] if WHOLE else [(8, 256), (20, 64), (60, 1)]
 

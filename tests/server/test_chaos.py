@@ -275,6 +275,7 @@ def settled(server, limits):
         time.sleep(0.5)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_chaos(bundle):
     if SECONDS <= 0:
@@ -301,10 +302,10 @@ def test_chaos(bundle):
         assert chaos.counts["cut off"] <= sum("cut off: TimeoutError" in x for x in server.lines)
         assert chaos.counts[200] > 20, chaos.counts
         assert all(b - a < GROWTH_MB for a, b in zip(began, after, strict=True)), (began, after)
-        seconds = stop_under_load(server, chaos)
+        stop_under_load(server, chaos)
     finally:
         server.stop(signal.SIGKILL)
-    print(dict(chaos.counts), began, after, seconds)  # noqa: T201 - with pytest -s
+    print(dict(chaos.counts), began, after)  # noqa: T201 - with pytest -s
     assert not [line for line in server.lines if "Traceback" in line or "unforeseen" in line]
 
 
@@ -316,15 +317,9 @@ def stop_under_load(server, chaos):
         clients = asyncio.create_task(chaos.run(2, []))
         await asyncio.sleep(1)
         server.process.send_signal(signal.SIGTERM)
-        began = time.monotonic()
         await asyncio.to_thread(server.process.wait, 60)
-        seconds = time.monotonic() - began
         await clients
-        return seconds
 
-    seconds = asyncio.run(main())
+    asyncio.run(main())
     assert server.process.returncode == 0
-    # Within DRAIN + 2 seconds on a machine that has nothing else to do; twice that on any other.
-    assert seconds < 2 * (DRAIN + 2)
     assert chaos.wrong == []
-    return seconds

@@ -5,36 +5,17 @@ import asyncio
 import httpx
 import numpy as np
 import pytest
-import tiktoken
-from langchain_openai import OpenAIEmbeddings
 from openai import AsyncOpenAI, AuthenticationError, BadRequestError, NotFoundError, OpenAI
 
-from mirror_rt import Encoder
-from server_process import ServerProcess
 from tiny_models import SENTENCES
 
-KEY = "sk-of-this-test"
 OPENAI_MODEL = "text-embedding-3-small"
 
 
 @pytest.fixture(scope="module")
-def encoder(bundle):
-    with Encoder.load(bundle, threads=1) as encoder:
-        yield encoder
-
-
-@pytest.fixture(scope="module")
-def server(bundle):
-    server = ServerProcess(bundle, "--model-name", "tiny", MIRROR_RT_SERVE_API_KEYS=KEY)
-    server.wait_until_ready()
-    yield server
-    assert server.stop() == 0
-    assert not [line for line in server.lines if "Traceback" in line or KEY in line]
-
-
-@pytest.fixture(scope="module")
-def address(server):
-    return {"base_url": f"http://127.0.0.1:{server.port}/v1", "api_key": KEY, "max_retries": 0}
+def address(keyed_server, key):
+    url = f"http://127.0.0.1:{keyed_server.port}/v1"
+    return {"base_url": url, "api_key": key, "max_retries": 0}
 
 
 @pytest.fixture
@@ -87,7 +68,10 @@ def test_openai_knows_what_is_wrong(openai, address):
         stranger.embeddings.create(model="tiny", input="a")
 
 
+@pytest.mark.full
 def test_langchain(address, encoder):
+    from langchain_openai import OpenAIEmbeddings
+
     embeddings = OpenAIEmbeddings(model="tiny", check_embedding_ctx_length=False, **address)
     expected = encoder.encode(SENTENCES)
     np.testing.assert_allclose(embeddings.embed_documents(SENTENCES), expected, atol=1e-6)
@@ -108,8 +92,11 @@ def test_langchain(address, encoder):
     assert len(short.embed_query("a")) == 8
 
 
+@pytest.mark.full
 def test_langchain_by_default_sends_the_tokens_of_another_model(address, encoder, monkeypatch):
     """As docs/guides/serving.md warns: unknown ids are refused, known ones mean other words."""
+    import tiktoken
+    from langchain_openai import OpenAIEmbeddings
 
     def encoding_of(first):
         """An encoding of a token a byte, with ids from `first`; the real ones are on a hub."""

@@ -13,8 +13,6 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from mirror_rt.cli.commands import installed_commands
-from mirror_rt.cli.parsing.parser import Parser
 from mirror_rt.server.http.openapi import openapi_document
 from mirror_rt.server.monitoring.metrics import Metrics
 from paths import ROOT
@@ -34,12 +32,8 @@ def objects():
     return {each["kind"]: each for each in yaml.safe_load_all((KUBERNETES / name).read_text())}
 
 
-def test_every_variable_is_an_option():
-    parser = Parser()
-    installed_commands()["serve"].add_to(parser.add_subparsers())
-    (command,) = parser._subparsers._group_actions[0].choices.values()
-    known = {f"MIRROR_RT_SERVE_{action.dest.upper()}" for action in command._actions}
-    known.add("MIRROR_RT_SERVE_API_KEYS")
+def test_every_variable_is_an_option(serve_variables):
+    known = {*serve_variables, "MIRROR_RT_SERVE_API_KEYS"}
     for path in [*FILES, ROOT / "docs/guides/deploy.md", ROOT / "docs/guides/serving.md"]:
         text = path.read_text(encoding="utf-8")
         named = set(re.findall(r"MIRROR_RT_SERVE_[A-Z_]*[A-Z]", text))
@@ -65,6 +59,7 @@ def test_autoscaler_has_its_metric():
     assert rule["seriesQuery"].split("{")[0] in generate_latest(metrics.registry).decode()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
 def test_kustomize():
     line = ["kubectl", "kustomize", str(KUBERNETES)]
@@ -73,6 +68,7 @@ def test_kustomize():
     assert len(list(yaml.safe_load_all(done.stdout))) == len(objects())
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
 @pytest.mark.parametrize("guide", ["deploy", "kubernetes"])
 def test_the_secret_of_the_guides(guide, tmp_path):
@@ -143,6 +139,7 @@ def test_the_cuda_image_has_the_tested_onnxruntime():
     assert f"onnxruntime-gpu[cuda,cudnn]=={pinned[1]}" in (DEPLOY / "Dockerfile.cuda").read_text()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.cuda"])
 def test_docker_accepts_it(name):
     docker = shutil.which("docker")
@@ -155,6 +152,7 @@ def test_docker_accepts_it(name):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
 def test_systemd_unit(tmp_path):
     text = (DEPLOY / "mirror-rt.service").read_text()
@@ -178,6 +176,7 @@ $(sed -n 's/^ExecStart=//p' "$unit") > "$ROOT/log" 2>&1 & echo $! > "$ROOT/pid"
 """
 
 
+@pytest.mark.full
 def test_the_steps_for_systemd(bundle, tmp_path):
     """As they are written, in a folder as the root; the environment of the tests is installed."""
     steps = re.search(r"## systemd.*?```text\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)[1]
@@ -200,7 +199,7 @@ def test_the_steps_for_systemd(bundle, tmp_path):
                                 "PATH": f"{tool.parent}:{os.environ['PATH']}"}  # fmt: skip
     try:
         done = subprocess.run(
-            ["timeout", "100", "bash", "-euc", line.replace("8080", port)],
+            ["timeout", "600", "bash", "-euc", line.replace("8080", port)],
             cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr + (tmp_path / "log").read_text()

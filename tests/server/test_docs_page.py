@@ -16,9 +16,7 @@ import jsonschema_rs
 import pytest
 
 from mirror_rt.server.http.openapi import ADDRESS, openapi_document
-from mirror_rt.server.http.openapi_answers import NAME
 from paths import ROOT
-from server_process import ServerProcess
 
 OPERATIONS = {
     f"{method.upper()} {path}": operation
@@ -28,23 +26,12 @@ OPERATIONS = {
 PACKED = (resources.files("mirror_rt") / "server" / "http" / "scalar.js.gz").read_bytes()
 
 
-@pytest.fixture(scope="module")
-def server(bundle, tiny_reranker):
-    reranker = tiny_reranker("bert")
-    server = ServerProcess(
-        bundle, reranker, "--model-alias", f"{NAME}={bundle}", "--model-alias", f"ranks={reranker}"
-    )
-    server.wait_until_ready()
-    yield server
-    assert server.stop() == 0
-
-
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_the_sample_runs(server, name):
+def test_the_sample_runs(open_server, name):
     operation = OPERATIONS[name]
     (sample,) = operation["x-codeSamples"]
-    line = sample["source"].replace(ADDRESS, f"http://127.0.0.1:{server.port}") + " -fsS"
+    line = sample["source"].replace(ADDRESS, f"http://127.0.0.1:{open_server.port}") + " -fsS"
     done = subprocess.run(["sh", "-c", line], capture_output=True, check=True)
     media, found = next(iter(operation["responses"]["200"]["content"].items()))
     if media == "application/json":
@@ -82,11 +69,11 @@ def test_every_field_has_a_sentence(name):
         assert re.fullmatch(r"[A-Z].*\.", text, re.DOTALL), (field, text)
 
 
-def test_the_renderer_is_the_pinned_one(server):
+def test_the_renderer_is_the_pinned_one(open_server):
     script = (ROOT / ".ci" / "renderer").read_text()
     (pinned,) = re.findall(r"^program=(\w+)$", script, re.MULTILINE)
     assert hashlib.sha256(gzip.decompress(PACKED)).hexdigest() == pinned
-    with contextlib.closing(server.connect()) as connection:
+    with contextlib.closing(open_server.connect()) as connection:
         connection.request("GET", "/docs/scalar.js")
         response = connection.getresponse()
         assert response.getheader("content-encoding") == "gzip"
@@ -94,18 +81,14 @@ def test_the_renderer_is_the_pinned_one(server):
         assert response.read() == PACKED
 
 
-def test_the_page_is_open_and_runs_nothing_from_elsewhere(bundle):
-    server = ServerProcess(bundle, MIRROR_RT_SERVE_API_KEYS="a-key")
-    server.wait_until_ready()
-    try:
-        assert [server.get(path)[0] for path in ("/docs/scalar.js", "/status")] == [200, 401]
-        with contextlib.closing(server.connect()) as connection:
-            connection.request("GET", "/docs")
-            response = connection.getresponse()
-            page = response.read().decode()
-            policy = response.getheader("content-security-policy")
-    finally:
-        server.stop()
+def test_the_page_is_open_and_runs_nothing_from_elsewhere(keyed_server):
+    server = keyed_server
+    assert [server.get(path)[0] for path in ("/docs/scalar.js", "/status")] == [200, 401]
+    with contextlib.closing(server.connect()) as connection:
+        connection.request("GET", "/docs")
+        response = connection.getresponse()
+        page = response.read().decode()
+        policy = response.getheader("content-security-policy")
     assert re.findall(r'src="(.*?)"', page) == ["docs/scalar.js"]
     assert re.findall(r"https?://[\w.:]+", page) == [ADDRESS]
     assert policy.startswith("default-src 'none'; ")
@@ -114,10 +97,11 @@ def test_the_page_is_open_and_runs_nothing_from_elsewhere(bundle):
     assert re.fullmatch(r"'self' 'sha256-[\w+/=]+'", script)
 
 
+@pytest.mark.full
 @pytest.mark.browser
-def test_in_a_browser(server, browser):
+def test_in_a_browser(open_server, browser):
     """It shows each path, with the server's own address, and asks nothing of anybody else."""
-    address = f"http://127.0.0.1:{server.port}"
+    address = f"http://127.0.0.1:{open_server.port}"
     folder = Path(os.environ.get("MIRROR_RT_ARTEFACTS", ROOT / "build"))
     for width, scheme in itertools.product((1280, 390), ("light", "dark")):
         browser.show_as(width, scheme)

@@ -17,12 +17,11 @@ import pytest
 import yaml
 
 from mirror_rt import __version__
-from mirror_rt.cli.commands import installed_commands
-from mirror_rt.cli.parsing.parser import Parser
 from mirror_rt.server.http.openapi import openapi_document
 from mirror_rt.server.monitoring.metrics import Metrics
 from paths import ROOT, TESTS
 
+pytestmark = pytest.mark.full
 CHART, PACKAGES = ROOT / "deploy/helm/mirror-rt", ROOT / "build/helm"
 GUIDE = (ROOT / "docs/guides/kubernetes.md").read_text(encoding="utf-8")
 
@@ -188,14 +187,10 @@ def test_the_plain_manifests(rendered):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_container(rendered, form):
+def test_the_container(rendered, serve_variables, form):
     """Its variables are options, its mounts volumes, and its probes paths of the server."""
     pod, container, variables = pod_of(rendered[form])
-    parser = Parser()
-    installed_commands()["serve"].add_to(parser.add_subparsers())
-    (command,) = parser._subparsers._group_actions[0].choices.values()
-    options = {f"MIRROR_RT_SERVE_{action.dest.upper()}" for action in command._actions}
-    assert {name for name in variables if name.startswith("MIRROR_RT_SERVE_")} <= options
+    assert {name for name in variables if name.startswith("MIRROR_RT_SERVE_")} <= serve_variables
     mounts = {mount["name"] for mount in container["volumeMounts"]}
     assert mounts == {volume["name"] for volume in pod["volumes"]}
     paths = openapi_document()["paths"]

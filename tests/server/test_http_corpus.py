@@ -49,17 +49,16 @@ class Neighbour(threading.Thread):
         super().__init__(daemon=True)
         self.server = server
         self.ended = threading.Event()
-        self.answers, self.seconds = set(), []
+        self.answers, self.moments = set(), []
 
     def run(self):
         connection = self.server.connect()
         headers = {"Authorization": f"Bearer {KEY}"}
         while not self.ended.is_set():
-            began = time.monotonic()
             connection.request("POST", "/embed", BODY, headers)
             response = connection.getresponse()
             self.answers.add((response.status, response.read()))
-            self.seconds.append(time.monotonic() - began)
+            self.moments.append(time.monotonic())
         connection.close()
 
 
@@ -73,14 +72,18 @@ def vector(server) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def played(server, vector) -> tuple[dict[str, list[Answer] | Exception], Neighbour]:
-    """All cases, many at a time, while a neighbour goes on."""
+def played(server, vector) -> tuple[dict[str, list[Answer] | Exception], Neighbour, list]:
+    """All cases, many at a time, while a neighbour goes on; and from when to when each took."""
+    spans = []
 
     def answers(case: Case) -> list[Answer] | Exception:
+        began = time.monotonic()
         try:
             return play(case, server.port)
         except Exception as error:  # noqa: BLE001  # the test of its section shows it
             return error
+        finally:
+            spans.append((began, time.monotonic()))
 
     neighbour = Neighbour(server)
     neighbour.start()
@@ -88,7 +91,11 @@ def played(server, vector) -> tuple[dict[str, list[Answer] | Exception], Neighbo
         found = list(pool.map(answers, CASES))
     neighbour.ended.set()
     neighbour.join(30)
-    return {case.section: answer for case, answer in zip(CASES, found, strict=True)}, neighbour
+    return (
+        {case.section: answer for case, answer in zip(CASES, found, strict=True)},
+        neighbour,
+        spans,
+    )
 
 
 def complaint(case: Case, found: list[Answer] | Exception, vector: bytes) -> str | None:
@@ -115,6 +122,7 @@ def complaint(case: Case, found: list[Answer] | Exception, vector: bytes) -> str
     return None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("section", SECTIONS)
 def test_every_request_has_one_answer(section, played, vector):
     wrong = [
@@ -129,15 +137,18 @@ def test_the_corpus_is_large():
     assert len(CASES) >= 300
 
 
+@pytest.mark.full
 def test_a_neighbour_is_served_meanwhile(played, vector):
-    """A generous bound: the machine may be busy."""
-    neighbour = played[1]
+    """While each case for which the server waits as long as it does for any: a second and more."""
+    _, neighbour, spans = played
     assert neighbour.answers == {(200, vector)}
-    seconds = sorted(neighbour.seconds)
-    assert len(seconds) >= 50
-    assert seconds[int(0.99 * (len(seconds) - 1))] < 1.0
+    waited_for = [(began, ended) for began, ended in spans if ended - began > 1]
+    assert waited_for
+    for began, ended in waited_for:
+        assert any(began < moment < ended for moment in neighbour.moments), (began, ended)
 
 
+@pytest.mark.full
 def test_the_body_of_an_offer_is_no_request(server):
     """As it was found: https://github.com/Kludex/uvicorn/issues/2722, in httptools' issue 124.
 
@@ -152,6 +163,7 @@ def test_the_body_of_an_offer_is_no_request(server):
         assert b"JSON" in answers[0].body  # it was read, and is no JSON
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "path", ["/", "/embed", "/embed_all", "/tokenize", "/similarity", "/v1/embeddings"]
 )

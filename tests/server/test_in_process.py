@@ -1,7 +1,9 @@
 """The ASGI application, driven in this process with a model that runs when the test says so."""
 
 import asyncio
+import contextlib
 import json
+import math
 import os
 import re
 import threading
@@ -16,7 +18,7 @@ from asgi_calls import Call, HeldEncoder, run, started
 from mirror_rt import InvalidTextError, Scheduler
 from mirror_rt.scheduling import BatchReport
 from mirror_rt.scheduling.admission import Pace
-from mirror_rt.server import Models, NamedEncoder, ServerConfig, create_app
+from mirror_rt.server import Models, NamedEncoder, create_app
 from mirror_rt.server.admission.api_keys import ApiKeys
 
 
@@ -27,27 +29,19 @@ def encoder(bundle):
 
 
 @pytest.fixture
-def make(encoder):
-    """Make applications over the same encoder; each is ended with the test."""
-    registries = []
-
-    def make(**config):
-        models = Models([NamedEncoder("tiny", encoder, None, 0)], "tiny")
-        app = create_app(models, ServerConfig(**config))
-        registries.append(app.state.registry)
-        app.state.registry.warm.wait(60)
-        encoder.began.clear()
-        return app
-
+def make(application, encoder):
+    """Make applications over the same encoder, which runs when the test says so."""
     encoder.free.set()
     encoder.fails = encoder.nan = False
-    yield make
-    encoder.free.set()
-    for registry in registries:
-        registry.stop()
-        registry._warming.join()
-        for service in registry.services.values():
-            service.scheduler.close()
+    with contextlib.ExitStack() as stack:
+
+        def make(**config):
+            app = stack.enter_context(application(encoder, **config))
+            encoder.began.clear()
+            return app
+
+        yield make
+        encoder.free.set()
 
 
 def test_too_much_waits(make, encoder):
@@ -74,7 +68,7 @@ def test_too_much_waits(make, encoder):
     run(main())
 
 
-def test_a_long_wait_is_foretold(make, encoder):
+def test_a_long_wait_is_foretold(make, encoder, reached):
     app = make(max_wait=5.0)
     service = app.state.registry.services["tiny"]
     queue = service.scheduler.intake.queue
@@ -84,8 +78,7 @@ def test_a_long_wait_is_foretold(make, encoder):
         calls = [Call(app, "/embed", {"inputs": "a"})]
         await started(encoder)
         calls.append(Call(app, "/embed", {"inputs": "river " * 10}))
-        while not service.scheduler.waiting_tokens:
-            await asyncio.sleep(0.001)
+        await reached(lambda: service.scheduler.waiting_tokens)
         tokens = service.scheduler.waiting_tokens + sum(queue.admission._running.values())
         report = BatchReport([tokens], tokens, [0.0], 4.0, failed=False)
         queue.admission.pace = Pace(encoder.pipeline.model.run_cost)
@@ -95,7 +88,7 @@ def test_a_long_wait_is_foretold(make, encoder):
         assert (await hurried.answer())[0] == 429
         assert hurried.headers[b"retry-after"] == b"4"
         calls.append(Call(app, "/embed", {"inputs": "a"}))
-        await asyncio.sleep(0.01)
+        await reached(lambda: service.scheduler.statistics().waiting_texts == 2)
         encoder.free.set()
         assert [(await call.answer())[0] for call in calls] == [200] * 3
 
@@ -159,7 +152,7 @@ def test_deadlines(make, encoder):
 
 
 @pytest.mark.parametrize("texts", [2, 300])
-def test_a_client_that_hangs_up_frees_its_room(texts, make, encoder):
+def test_a_client_that_hangs_up_frees_its_room(texts, make, encoder, reached):
     app = make(max_items=300, max_waiting_texts=301)
     registry = app.state.registry
     service = registry.services["tiny"]
@@ -169,8 +162,7 @@ def test_a_client_that_hangs_up_frees_its_room(texts, make, encoder):
         first = Call(app, "/embed", {"inputs": "first"})
         await started(encoder)
         gone = Call(app, "/embed", {"inputs": ["second"] * texts})
-        while not service.scheduler.waiting_tokens:
-            await asyncio.sleep(0.001)
+        await reached(lambda: service.scheduler.waiting_tokens)
         gone.hang_up()
         await gone.task
         assert gone.status is None
@@ -184,9 +176,10 @@ def test_a_client_that_hangs_up_frees_its_room(texts, make, encoder):
     assert b"mirror_rt_hang_ups_total 1.0" in registry.metrics.text()
 
 
-def test_a_model_that_fails(make, encoder, caplog):
+def test_a_model_that_fails(make, encoder, caplog, monkeypatch):
     """424 without a word of the model's own, which has a path and may have a text."""
     app = make()
+    monkeypatch.setattr("mirror_rt.server.models.registry._PROBE_KEPT", math.inf)
 
     async def main():
         encoder.fails = True
@@ -200,7 +193,8 @@ def test_a_model_that_fails(make, encoder, caplog):
         status, answer = await Call(app, "/embed", {"inputs": ["a", "b"]}).answer()
         assert (status, answer["error_type"]) == (424, "Backend")
         encoder.nan = False
-        await asyncio.sleep(0.6)  # the verdict of /ready is kept for half a second
+        assert (await Call(app, "/ready").answer())[0] == 503  # the verdict is kept for a while
+        monkeypatch.setattr("mirror_rt.server.models.registry._PROBE_KEPT", 0.0)
         assert (await Call(app, "/ready").answer())[0] == 200
 
     run(main())
@@ -283,6 +277,9 @@ def test_a_keys_file_is_read_again(tmp_path, monkeypatch):
     file.write_text("")
     clock[0] += 10
     assert keys.accepts("Bearer two")
+    file.unlink()
+    clock[0] += 10
+    assert keys.accepts("Bearer two")  # and they stay
     for bad in (None, "", "Bearer", "Bearer ", "two", "Bearer twö", "Bearer two three"):
         assert not keys.accepts(bad)
 
@@ -312,19 +309,22 @@ def test_keys_that_others_can_read_or_write_are_warned_of(mode, warns, tmp_path,
     assert all(f"chmod 600 {file}" in line and "one" not in line for line in said)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [rb"\ud800", rb"\udc00", rb"\uDBFF", rb"a\ud83d", rb"\ud800 and more", rb"\udc00 and more",
-     rb"\ud800\u0041 and more", rb"\\\ud800"],
-)  # fmt: skip
-@pytest.mark.parametrize("path", ["/embed", "/v1/embeddings", "/tokenize", "/"])
-def test_half_a_surrogate_pair_is_named(text, path, make):
+HALVES = [rb"\ud800", rb"\udc00", rb"\uDBFF", rb"a\ud83d", rb"\ud800 and more", rb"\udc00 and more",
+          rb"\ud800\u0041 and more", rb"\\\ud800"]  # fmt: skip
+
+
+def test_half_a_surrogate_pair_is_named(make):
     async def main(app):
-        field = b"input" if path.startswith("/v1") else b"inputs"
-        status, answer = await Call(app, path, b'{"%s":"%s"}' % (field, text)).answer()
-        assert status == 400
-        assert "half of a surrogate pair" in str(answer)
-        assert "truncated" not in str(answer)
+        paths = ("/embed", "/v1/embeddings", "/tokenize", "/")
+        for path, text in [
+            *((paths[0], half) for half in HALVES),
+            *((p, HALVES[0]) for p in paths),
+        ]:
+            field = b"input" if path.startswith("/v1") else b"inputs"
+            status, answer = await Call(app, path, b'{"%s":"%s"}' % (field, text)).answer()
+            assert status == 400
+            assert "half of a surrogate pair" in str(answer)
+            assert "truncated" not in str(answer)
 
     run(main(make()))
 
@@ -394,11 +394,9 @@ def test_the_scheduler_takes_token_ids(encoder):
                 scheduler.encode(bad)
 
 
-def test_what_the_cache_has_is_answered_without_a_run(bundle, tmp_path):
-    with HeldEncoder.load(bundle, threads=1, cache=tmp_path / "vectors.cache") as encoder:
-        app = create_app(Models([NamedEncoder("tiny", encoder, None, 0)], "tiny"), ServerConfig())
-        registry = app.state.registry
-        assert registry.warm.wait(60)
+def test_what_the_cache_has_is_answered_without_a_run(bundle, tmp_path, application):
+    cached = HeldEncoder.load(bundle, threads=1, cache=tmp_path / "vectors.cache")
+    with cached as encoder, application(encoder) as app:
         expected = encoder.encode(["a", "b"])
 
         async def main():
@@ -413,10 +411,6 @@ def test_what_the_cache_has_is_answered_without_a_run(bundle, tmp_path):
             assert (await Call(app, "/embed", {"inputs": "c"}).answer())[0] == 424
 
         run(main())
-        text = registry.metrics.text().decode()
-        assert 'mirror_rt_cache_texts_total{model="tiny",result="hit"} 4.0' in text
-        assert 'mirror_rt_cache_texts_total{model="tiny",result="miss"} 4.0' in text
-        registry.stop()
-        registry._warming.join()
-        for service in registry.services.values():
-            service.scheduler.close()
+        text = app.state.registry.metrics.text().decode()
+        for result in ("hit", "miss"):
+            assert f'mirror_rt_cache_texts_total{{model="tiny",result="{result}"}} 4.0' in text

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from asgi_calls import Call, run
-from mirror_rt import Encoder
-from mirror_rt.server import Models, NamedEncoder, ServerConfig, create_app
 from paths import ROOT
 from tiny_models import SENTENCES
 
@@ -21,20 +19,9 @@ LENGTH = "inference-header-content-length"
 
 
 @pytest.fixture(scope="module")
-def encoder(bundle):
-    with Encoder.load(bundle, threads=1) as encoder:
-        yield encoder
-
-
-@pytest.fixture(scope="module")
-def app(encoder):
-    models = Models([NamedEncoder("tiny", encoder, None, 0)], "tiny", aliases=["other"])
-    app = create_app(models, ServerConfig(max_items=100))
-    app.state.registry.wait_until_warm()
-    yield app
-    app.state.registry.stop()
-    for service in app.state.registry.services.values():
-        service.scheduler.close()
+def app(application, encoder):
+    with application(encoder, "other", max_items=100) as app:
+        yield app
 
 
 def ask(app, body=None, path=PATH, headers=()):
@@ -201,16 +188,17 @@ def test_tensors_that_contradict_themselves(app, raw, shape, more, status, named
 
 
 @pytest.fixture
-def triton(start_server, bundle, monkeypatch):
+def triton(open_server, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "build/tritonclient"))
     http = pytest.importorskip(
         "tritonclient.http", reason="no tritonclient: tests/run.sh installs it", exc_type=Exception
     )
-    server = start_server(bundle, "--model-name", "tiny")
-    with http.InferenceServerClient(f"127.0.0.1:{server.port}", concurrency=8) as client:
+    address = f"127.0.0.1:{open_server.port}"
+    with http.InferenceServerClient(address, concurrency=8) as client:
         yield http, client
 
 
+@pytest.mark.full
 def test_tritons_client(triton, encoder):
     """One bad item fails its own request, while its neighbours get their vectors."""
     http, client = triton

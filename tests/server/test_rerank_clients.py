@@ -17,7 +17,7 @@ from server_process import ServerProcess
 KEY = "sk-of-this-test"
 QUERY = "the river"
 TEXTS = ["the water flows", "a happy dog", "a small boat on the river"]
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 @pytest.fixture(scope="module")
@@ -123,18 +123,6 @@ def test_langchain_with_jina(cohere, url, ranking, monkeypatch):
     compressor.model = "other"
     with pytest.raises(RuntimeError, match="no such model"):
         compressor.compress_documents([Document(text) for text in TEXTS], QUERY)
-
-
-def test_jina(url, ranking):
-    """Its form: https://api.jina.ai/redoc, `POST /v1/rerank`."""
-    body = {"model": "ranks", "query": QUERY, "documents": TEXTS, "top_n": 2,
-            "return_documents": True}  # fmt: skip
-    answer = httpx.post(f"{url}/v1/rerank", json=body, headers={"Authorization": f"Bearer {KEY}"})
-    found = answer.raise_for_status().json()
-    assert [one["document"] for one in found["results"]] == [
-        {"text": TEXTS[i]} for i in ranking[0][:2]
-    ]
-    assert found["usage"]["total_tokens"] > len(TEXTS)
 
 
 def test_hugging_face(url, monkeypatch):

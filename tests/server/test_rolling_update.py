@@ -24,7 +24,7 @@ HAPROXY = find_haproxy()
 REQUESTS = int(os.environ.get("MIRROR_RT_ROLLING_REQUESTS", "200"))
 CLIENTS = 4
 
-pytestmark = pytest.mark.needs("haproxy")
+pytestmark = [pytest.mark.full, pytest.mark.needs("haproxy")]
 
 # Stops the server that is there, as systemd would, and starts another one.
 RESTART = """\

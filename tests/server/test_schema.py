@@ -9,27 +9,18 @@ import sys
 
 import pytest
 
-from server_process import ServerProcess
-
 EXAMPLES = os.environ.get("MIRROR_RT_SCHEMA_EXAMPLES", "10")
 
 
-@pytest.fixture(scope="module")
-def server(bundle, tiny_reranker):
-    reranker = tiny_reranker("bert")
-    server = ServerProcess(bundle, reranker, "--model-alias", f"tiny={bundle}",
-                           "--model-alias", f"ranks={reranker}")  # fmt: skip
-    server.wait_until_ready()
-    yield server
-    assert server.stop() == 0
-    assert not [line for line in server.lines if "Traceback" in line or '"error"' in line]
-
-
-def test_every_answer_is_in_the_document(server, tmp_path):
+@pytest.mark.full
+def test_every_answer_is_in_the_document(start_server, bundle, tiny_reranker, tmp_path):
     """No 5xx; statuses, types and bodies are documented; what the schema forbids is refused.
 
     That what it allows is accepted cannot be: it knows nothing of a model's languages and limits.
     """
+    reranker = tiny_reranker("bert")
+    server = start_server(bundle, reranker, "--model-alias", f"tiny={bundle}",
+                          "--model-alias", f"ranks={reranker}")  # fmt: skip
     line = [
         sys.executable, "-m", "schemathesis.cli", "--no-color", "run",
         f"http://127.0.0.1:{server.port}/openapi.json", "--phases", "coverage,fuzzing",
@@ -41,3 +32,5 @@ def test_every_answer_is_in_the_document(server, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Tested: 25" in done.stdout, done.stdout  # operations
     assert server.get("/ready")[0] == 200
+    assert server.stop() == 0
+    assert not [line for line in server.lines if "Traceback" in line or '"error"' in line]

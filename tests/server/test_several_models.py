@@ -6,7 +6,6 @@ import json
 import shutil
 import threading
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -199,11 +198,14 @@ def expected_query(folder):
         return encoder.encode_query(TEXT)
 
 
-def test_what_requests_use_is_not_closed(folders, serve):
+def test_what_requests_use_is_not_closed(folders, serve, reached):
     """Who needs its room waits, is told to come back in time, and gets it afterwards."""
     paths = [folders / "a", folders / "b"]
     app = serve(*paths, memory_limit=1.5 * max(map(size, paths)))
-    cache = app.state.registry._cache
+    cache, loads = app.state.registry._cache, app.state.registry._loader._loads
+
+    def waiting():
+        return sum(load.waiting for load in loads.values())
 
     async def main():
         await embedded(app, model="a")
@@ -218,29 +220,28 @@ def test_what_requests_use_is_not_closed(folders, serve):
         assert (status, answer["error"]) == (503, "b is not loaded yet: try again")
         assert late.headers[b"retry-after"] == b"1"
         gone = Call(app, "/embed", {"inputs": TEXT, "model": "b"})
-        await asyncio.sleep(0.05)
+        await reached(lambda: waiting() >= 1)
         gone.hang_up()
         await gone.task
-        waiting = [asyncio.ensure_future(embedded(app, model=name)) for name in "bab"]
-        await asyncio.sleep(0.05)
+        late = [asyncio.ensure_future(embedded(app, model=name)) for name in "bab"]
+        await reached(lambda: waiting() >= 2)
         assert Watched.opened == [held]
         held.free.set()
         assert (await using.answer())[0] == 200
-        assert [(await one)[0] for one in waiting] == [200] * 3
+        assert [(await one)[0] for one in late] == [200] * 3
 
     run(main())
     assert Watched.most == 1
     until(lambda: not any(entry.users for entry in cache._entries.values()))
 
 
-def test_a_user_that_never_ends_is_waited_for_only_so_long(folders, serve):
+def test_a_user_that_never_ends_is_waited_for_only_so_long(folders, serve, reached):
     paths = [folders / "a", folders / "b"]
     app = serve(*paths, memory_limit=1.5 * max(map(size, paths)), timeout=0.5)
 
     async def main():
         reads_nothing = Call(app, "/embed_all", {"inputs": [TEXT] * 100, "model": "a"}, takes=1)
-        while reads_nothing.status is None:
-            await asyncio.sleep(0.01)
+        await reached(lambda: reads_nothing.status is not None)
         statuses = set()
         for _ in range(100):
             statuses.add((await embedded(app, model="b"))[0])
@@ -327,7 +328,7 @@ def test_a_new_name_that_another_has_is_refused(bundle, folders, serve, tmp_path
     until(lambda: len(Watched.opened) == 2)
 
 
-def test_a_flood_on_one_model_starves_no_other(folders, serve):
+def test_a_flood_on_one_model_starves_no_other(folders, serve, reached):
     """Counted in runs: while a flood on one waits, the other gets every second run."""
     app = serve(folders / "a", folders / "b", token_budget=16)
     order = []
@@ -347,8 +348,7 @@ def test_a_flood_on_one_model_starves_no_other(folders, serve):
                  for i in range(20)]  # fmt: skip
         await asyncio.to_thread(Watched.by_name["a"].began.wait, 60)
         others = [Call(app, "/embed", {"inputs": text, "model": "b"}) for text in texts[:5]]
-        while not share.waiting:
-            await asyncio.sleep(0.01)
+        await reached(lambda: share.waiting)
         gate.set()
         for call in [*flood, *others]:
             assert (await call.answer())[0] == 200
@@ -370,11 +370,10 @@ def noting(order, name, run_batch):
     return noted
 
 
+@pytest.mark.full
 def test_workers_and_the_command_line(folders, start_server):
-    other = replace(LOAD)
     server = start_server(folders / "a", folders / "pack", folders / "b", "--workers", 2,
-                          "--memory-limit", 5 * size(folders / "a") // 2, "--threads",
-                          other.threads)  # fmt: skip
+                          "--memory-limit", 5 * size(folders / "a") // 2)  # fmt: skip
     for name in ("a", "b", "mirror-fr", "mirror-de") * 2:
         status, answer = server.post("/embed", {"inputs": TEXT, "model": name})
         assert status == 200, answer

@@ -11,22 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from mirror_rt import Encoder
 from mirror_rt.scheduling import BatchReport
 from mirror_rt.server.monitoring.recent import Recent
 from mirror_rt.vectors.search import cosine_similarity
 from paths import ROOT
-from server_process import ServerProcess
-
-KEY = {"Authorization": "Bearer a-key"}
 
 
-@pytest.fixture(scope="module")
-def server(bundle):
-    server = ServerProcess(bundle, "--model-name", "tiny", MIRROR_RT_SERVE_API_KEYS="a-key")
-    server.wait_until_ready()
-    yield server
-    assert server.stop() == 0
+@pytest.fixture
+def server(keyed_server):
+    return keyed_server
+
+
+@pytest.fixture(scope="session")
+def with_key(key):
+    return {"Authorization": f"Bearer {key}"}
 
 
 class Elements(HTMLParser):
@@ -75,20 +73,20 @@ def test_the_page_is_whole(server):
     assert used <= set(ids)
 
 
-def test_only_the_page_is_open(server):
+def test_only_the_page_is_open(server, with_key):
     assert server.get("/status")[0] == 401
     assert server.post("/", {"inputs": "a"})[0] == 401
-    assert server.post("/", {"inputs": "a"}, KEY)[0] == 200
+    assert server.post("/", {"inputs": "a"}, with_key)[0] == 200
     assert server.get("/", {"Authorization": "Bearer wrong"})[0] == 200
 
 
-def test_status(server):
-    before = server.get("/status", KEY)[1]
+def test_status(server, with_key):
+    before = server.get("/status", with_key)[1]
     for _ in range(3):
-        server.post("/embed", {"inputs": ["a", "the river and the road"]}, KEY)
+        server.post("/embed", {"inputs": ["a", "the river and the road"]}, with_key)
     server.get("/health")
-    server.get("/info", KEY)
-    status, after = server.get("/status", KEY)
+    server.get("/info", with_key)
+    status, after = server.get("/status", with_key)
     assert status == 200
     assert (after["ready"], after["default"], after["open_requests"]) == (True, "tiny", 0)
     assert after["state"] == "ready"
@@ -100,7 +98,7 @@ def test_status(server):
     assert model["provider_reason"] == "auto takes the native engine where no card is used"
     assert model["texts"] - before["models"][0]["texts"] == 6
     assert model["tokens"] > before["models"][0]["tokens"]
-    assert 0 < recent["latency_seconds"]["p50"] <= recent["latency_seconds"]["p99"] < 10
+    assert 0 < recent["latency_seconds"]["p50"] <= recent["latency_seconds"]["p99"] < 60
     assert recent["requests_per_second"] > before["last_minute"]["requests_per_second"]
     assert recent["failed_per_second"] == 0
 
@@ -140,8 +138,9 @@ def test_rates_are_of_the_last_minute():
     assert recent.summary()["requests_per_second"] == pytest.approx(8192 / 2, rel=1e-3)
 
 
+@pytest.mark.full
 @pytest.mark.browser
-def test_in_a_browser(server, browser, bundle):
+def test_in_a_browser(server, browser, encoder, key):
     """Asks for the key, shows the model, compares two texts, says what is wrong with one."""
     address = f"http://127.0.0.1:{server.port}/"
     browser.call("Page.navigate", url=address)
@@ -150,7 +149,7 @@ def test_in_a_browser(server, browser, bundle):
     browser.type("#key", "wrong")
     browser.click("#key-form button")
     browser.wait_for("document.getElementById('problem').textContent.includes('not accepted')")
-    browser.type("#key", "a-key")
+    browser.type("#key", key)
     browser.click("#key-form button")
     browser.wait_for("!document.getElementById('content').hidden")
     assert browser.evaluate("document.getElementById('state').textContent") == "ready"
@@ -163,8 +162,7 @@ def test_in_a_browser(server, browser, bundle):
     browser.type("#other", "a road")
     browser.click("#go")
     browser.wait_for("/\\d/.test(document.getElementById('cosine').textContent)")
-    with Encoder.load(bundle, threads=1) as encoder:
-        a, b = encoder.encode(["the river", "a road"])
+    a, b = encoder.encode(["the river", "a road"])
     expected = f"{cosine_similarity(a[None], b[None])[0, 0]:.3f}"
     assert browser.evaluate("document.getElementById('cosine').textContent") == expected
     browser.wait_for("document.getElementById('requests').textContent !== '0'")
@@ -192,18 +190,19 @@ def test_in_a_browser(server, browser, bundle):
     assert wrong == []
 
 
+@pytest.mark.full
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(
     ("state", "colour"), [("ready", "good"), ("warming up", "wait"), ("failed", "bad")]
 )
-def test_only_a_failure_is_red(server, browser, state, colour, scheme):
+def test_only_a_failure_is_red(server, browser, with_key, state, colour, scheme):
     browser.show_as(390, scheme)
     browser.call("Page.navigate", url=f"http://127.0.0.1:{server.port}/")
     browser.wait_for(
         "document.getElementById('state')?.textContent === 'locked'"
     )  # it asks no more
-    status = server.get("/status", KEY)[1] | {"state": state}
+    status = server.get("/status", with_key)[1] | {"state": state}
     browser.evaluate(f"render({json.dumps(status)}); $('content').hidden = false")
     assert browser.evaluate("document.getElementById('state').className") == colour
     browser.check_readable()

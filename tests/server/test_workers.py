@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -120,6 +119,7 @@ def test_a_worker_is_killed_and_then_all_are_stopped(bundle, start_server):
     assert not [line for line in server.lines if "Traceback" in line]
 
 
+@pytest.mark.full
 def test_no_worker_can_start(bundle_copy, command):
     """One line, whichever of them says it."""
     with (bundle_copy / "tokenizer.json").open("a") as file:
@@ -130,6 +130,7 @@ def test_no_worker_can_start(bundle_copy, command):
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
+@pytest.mark.full
 def test_reload_under_load(bundle, tmp_path, start_server):
     """Every answer is of the old model or of the new; one that is damaged never serves."""
     served = shutil.copytree(bundle, tmp_path / "served")
@@ -176,8 +177,11 @@ def test_reload_under_load(bundle, tmp_path, start_server):
     assert set(seen) == {0, 1}, seen
 
 
-def test_reload_by_itself(bundle, tmp_path, caplog):
+def test_reload_by_itself(bundle, tmp_path, caplog, monkeypatch):
     """Every so often it looks; the same complaint is made once; names may come and go."""
+    looks = []
+    find = Source.find
+    monkeypatch.setattr(Source, "find", lambda self: looks.append(0) or find(self))
     served = shutil.copytree(bundle, tmp_path / "served")
     app = create_app(served, ServerConfig(reload_interval=0.02, load=LoadOptions(threads=1)))
     registry = app.state.registry
@@ -187,7 +191,8 @@ def test_reload_by_itself(bundle, tmp_path, caplog):
         with registry._cache.lease(old) as in_use:
             served.rename(tmp_path / "away")
             until(lambda: "the models stay as they were" in caplog.text)
-            time.sleep(0.1)
+            seen = len(looks)
+            until(lambda: len(looks) > seen + 3)
             with_prompt(bundle, served, "river ")
             until(lambda: registry.models.default is not old)
             assert registry.models.default.encoder.manifest.prompts == {"query": "river "}
@@ -221,9 +226,12 @@ def test_workers_load_one_after_another(bundle, tmp_path, monkeypatch):
     with (tmp_path / "reload.lock").open("w") as other_worker:
         fcntl.flock(other_worker, fcntl.LOCK_EX)
         reloaders = [Reloader([models], None, lambda *both: served.append(both)) for _ in range(2)]
+        tries = []
+        lock = fcntl.flock
+        monkeypatch.setattr(fcntl, "flock", lambda *a: tries.append(0) or lock(*a))
         for reloader in reloaders:
             reloader.ask()
-        time.sleep(0.3)
+        until(lambda: len(tries) > 4)
         assert not served
         reloaders[0].close()
     until(lambda: served)

@@ -92,6 +92,7 @@ def ask(model, backend, *requests):
     return model.execute([{"text": backend.Tensor("text", row)} for row in rows])
 
 
+@pytest.mark.full
 def test_a_bundle_in_triton(bundle_copy, tmp_path, read, backend):
     """Texts through tokenizer and graph, joined as the ensemble says, are what Encoder gives."""
     path = bundle_copy / "mirror.json"
@@ -139,6 +140,7 @@ def test_a_bundle_in_triton(bundle_copy, tmp_path, read, backend):
     ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_long_texts_may_be_cut(bundle, tmp_path, read, backend):
     out = tmp_path / "repository"
     write_repository(bundle, out, RepositoryConfig(on_too_long="truncate"))
