@@ -16,11 +16,13 @@ from mirror_rt.bundle.hub import hub_library, is_hub_name
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.io.atomic import new_file
 
-_TAGS = ["feature-extraction", "mirror-bert", "onnx", "onnxruntime", "sentence-embeddings"]
+_TAGS = ["feature-extraction", "onnx", "onnxruntime", "sentence-embeddings"]
 _TAGS_OF_PAIRS = ["cross-encoder", "onnx", "reranker"]
 _PAPER = "[Mirror-BERT](https://aclanthology.org/2021.emnlp-main.109/)"
-# Descriptions by the `system` of a recipe; a recipe without one is Mirror-BERT.
+# Descriptions by the `system` of a recipe, see `_system`.
 _SYSTEMS = {
+    "mirror-bert": _PAPER,
+    "simcse": "[SimCSE](https://aclanthology.org/2021.emnlp-main.552/)",
     "flow": "[BERT-flow](https://aclanthology.org/2020.emnlp-main.733/)",
     "cf": f"BERT-CF: {_PAPER}, then a normalising flow",
     "burt": "BURT (Li and Zhao 2020)",
@@ -97,9 +99,21 @@ def _front_matter(manifests: Iterable[Manifest]) -> str:
         base_model=_one_or_all({_base(m) for m in manifests if _is_on_hub(m)}),
         library_name="mirror_rt",
         pipeline_tag="text-ranking" if pairs else "sentence-similarity",
-        tags=_TAGS_OF_PAIRS if pairs else _TAGS,
+        tags=_TAGS_OF_PAIRS if pairs else sorted({*_TAGS, *filter(None, map(_system, manifests))}),
     )
     return f"---\n{data.to_yaml()}\n---"
+
+
+def _system(manifest: Manifest) -> str | None:
+    """Return the name of the system that tuned an encoder; None where none did.
+
+    A recipe that names no system is Mirror-BERT's, or SimCSE's where the rows of one view alone are
+    contrasted.
+    """
+    if not manifest.recipe:
+        return None
+    own = "simcse" if manifest.recipe.get("loss") == "one_way" else "mirror-bert"
+    return str(manifest.recipe.get("system", own))
 
 
 def _one_or_all(values: set[str]) -> str | list[str] | None:
@@ -131,12 +145,11 @@ def _title(manifest: Manifest) -> str:
 
 
 def _introduction(manifest: Manifest) -> str:
-    strings = (manifest.data or {}).get("strings")
-    tuned = f"as exported, not tuned by {_PAPER}"
-    if manifest.recipe:
+    strings = (manifest.training or {}).get("strings_seen", (manifest.data or {}).get("strings"))
+    tuned = "as exported, not tuned"
+    if system := _system(manifest):
         of = f" of the language `{manifest.language}`" if manifest.language else ""
-        system = manifest.recipe.get("system", "")
-        by = _SYSTEMS.get(system, _PAPER)
+        by = _SYSTEMS.get(system, system)
         noun = f"{manifest.level or 'string'}s"
         tuned = f"tuned on {strings} {noun}{of}, without labels, by {by}"
         if system in _LABELLED:

@@ -193,12 +193,6 @@ TUNE = ("tune", "--recipe", "word")
         (b"\n \n", (), 1, "is empty"),
         (b"\x7fELF\x02\x01\x01\0\0\0\n", (), 1, "a NUL byte; this is not a text file"),
         (b"caf\xe9\n", (), 1, "line 1: not UTF-8 (byte 0xe9 at position 3)"),
-        (
-            b"a\nb\nc\n",
-            (),
-            1,
-            "3 different strings, fewer than one batch of 200: pass --batch-size",
-        ),
         (b"one\n", (), 1, "give at least 2"),
         (b"a\nb\nc\n", ("--batch-size", 1), 2, "--batch-size must be at least 2"),
         (b"a\nb\nc\n", ("--batch-size", 2, "--temperature", 0), 2, "--temperature must be greater"),

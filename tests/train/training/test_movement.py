@@ -51,11 +51,12 @@ def test_the_largest_number_of_steps_within_the_budget(schedule):
     for budget in (1e-4, 2.5e-4, 1e-3):
         recipe = RECIPE.replace(learning_rate=2e-5, epochs=1000, **schedule)
         recipe = recipe.replace(movement=budget)
-        steps = planned_steps(recipe, 40, 10)
+        steps, ended_by = planned_steps(recipe, 4)
+        assert ended_by == "movement"
         assert moved(recipe, steps) <= budget * (1 + 1e-6) < moved(recipe, steps + 1)
-    assert planned_steps(recipe.replace(epochs=2, movement=1e-3), 40, 10) == 8
-    assert planned_steps(recipe.replace(movement=1e-6), 40, 10) == 1
-    assert planned_steps(recipe.replace(steps=3), 40, 10) == 3
+    assert planned_steps(recipe.replace(epochs=2, movement=1e-3), 4) == (8, "epochs")
+    assert planned_steps(recipe.replace(movement=1e-6), 4) == (1, "movement")
+    assert planned_steps(recipe.replace(steps=3), 4) == (3, "steps")
 
 
 def test_a_run_ends_where_its_budget_does(run):

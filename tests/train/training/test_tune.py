@@ -250,11 +250,19 @@ def test_an_existing_output_is_refused_before_any_work(data, configure):
     assert not (config.out / "precious").exists()
 
 
-def test_fewer_strings_than_a_batch(data, configure):
-    with pytest.raises(
-        DataError, match="400 different strings, fewer than one batch of 500: pass --batch-size 400"
-    ):
-        tune(data, configure(recipe={"batch_size": 500}))
+@pytest.mark.parametrize(("batch", "steps", "seen"), [(500, 1, 400), (300, 2, 400), (399, 1, 399)])
+def test_the_last_batch_may_be_smaller(data, configure, batch, steps, seen):
+    """All strings are seen, but for one that would be alone."""
+    report = tune(data, configure(recipe={"batch_size": batch, "epochs": 1}))
+    made = report.manifest.training
+    assert (made["steps"], made["strings_seen"], made["ended_by"]) == (steps, seen, "epochs")
+    assert len(report.stats.losses) == steps
+
+
+def test_one_string(tmp_path, configure):
+    (tmp_path / "one.txt").write_text("alone\n")
+    with pytest.raises(DataError, match="1 different strings: give at least 2"):
+        tune(load_training_data(tmp_path / "one.txt"), configure())
 
 
 def test_a_diverging_run_writes_nothing(data, configure):

@@ -23,6 +23,12 @@ MODEL = (
     f"folder or hub name (default: {DEFAULT_MODEL.partition('/')[2]}, fetched once, checked and "
     "cached"
 )
+_ENDS = {
+    "steps": "the steps of the recipe",
+    "epochs": "its epochs",
+    "movement": "the movement of the recipe",
+    "neighbours": "the neighbours that would be lost",
+}
 # The fields of a run that `Training` has options for, or that have none.
 RUN = Group(
     "run",
@@ -119,9 +125,14 @@ def print_result(report: TuneReport, more: str = "") -> None:
         more = f"; rho {made['spearman']:.4f} after step {made['best_step']}, the best{more}"
     if "kept_neighbours" in made:
         more = f", {made['kept_neighbours']:.0%} of the base model's neighbours kept{more}"
+    strings = (report.manifest.data or {}).get("strings")
+    seen, end = "", ""
+    if "strings_seen" in made:
+        seen = f"{made['strings_seen']} of {strings} strings, "
+        end = f", ended by {_ENDS[made['ended_by']]}"
     print(
-        f"{report.out}: {made['steps']} steps, whose rates add up to {made['movement']:g}, in "
-        f"{made['seconds']} s ({speed}{made['precision']}{waste}), loss "
+        f"{report.out}: {seen}{made['steps']} steps{end}, whose rates add up to "
+        f"{made['movement']:g}, in {made['seconds']} s ({speed}{made['precision']}{waste}), loss "
         f"{made['loss_first']:.4f} -> {made['loss_last']:.4f}{more}"
     )
     print(f"next: mirror-rt export {report.out} --out BUNDLE")

@@ -18,21 +18,30 @@ from mirror_train.recipes.recipe import Recipe
 # other. Where a group has more than this share of the pairs, which would be no negatives of each
 # other, only the pairs of the batch itself make groups.
 _MOST_CHAINED = 0.1
+_LEAST = 2  # pairs of a batch
 
 
 def check_loss_batch(
     data: TrainingData, recipe: Recipe, loss_batch: int, processes: Processes
 ) -> None:
-    """Check that the data fill a batch of `loss_batch` pairs that the processes can share."""
+    """Check that the processes can share a batch of `loss_batch` pairs, and that there is one."""
     cached = loss_batch != recipe.batch_size
     processes.own_rows(loss_batch, "--loss-batch" if cached else "--batch-size")
-    if len(data) < loss_batch:
-        option = "--loss-batch" if cached and len(data) >= recipe.batch_size else "--batch-size"
-        hint = f"pass {option} {len(data)} or less" if len(data) > 1 else "give at least 2"
+    if not batch_sizes(len(data), loss_batch, processes.count):
         raise DataError(
-            f"{data.source} has {len(data)} different strings, fewer than one batch of "
-            f"{loss_batch}: {hint}"
+            f"{data.source} has {len(data)} different strings: give at least "
+            f"{max(_LEAST, processes.count)}, for a batch in which each has others to differ from"
         )
+
+
+def batch_sizes(pairs: int, batch: int, processes: int = 1) -> list[int]:
+    """Return the numbers of pairs of an epoch's batches: the last one may be smaller.
+
+    The last batch is cut to a number that divides among the processes, and is left out where it has
+    no negatives, which a pair alone would not have.
+    """
+    last = pairs % batch // processes * processes
+    return [batch] * (pairs // batch) + [last] * (last >= _LEAST)
 
 
 class StepBatch(NamedTuple):
@@ -75,10 +84,10 @@ class Batches:
         self.loss_batch = loss_batch
         self.views = 2 if data.hard_negatives is None else 3
         self.share = loss_batch // processes.count
-        self._own = processes.own_rows(loss_batch)
-        self._per_epoch = len(data) // loss_batch
+        self._processes = processes
+        self._sizes = batch_sizes(len(data), loss_batch, processes.count)
         self._tiers = None if data.tiers is None else np.array(data.tiers)
-        self._steps = steps or recipe.steps or recipe.epochs * self._per_epoch
+        self._steps = steps or recipe.steps or recipe.epochs * len(self._sizes)
         largest = max(Counter(data.group_ids or [0]).values())
         self._chained = data.group_ids is not None and largest > _MOST_CHAINED * len(data)
 
@@ -87,14 +96,21 @@ class Batches:
 
     def __getitem__(self, step: int) -> StepBatch:
         """Return the batch of a step; raise DataError where its pairs leave no negatives."""
-        epoch, batch = divmod(step, self._per_epoch)
-        size = self.loss_batch
-        rows = self._order(epoch)[batch * size :][:size]
-        groups = self._group_ids(rows)
+        epoch, batch = divmod(step, len(self._sizes))
+        order = self._order(epoch)
+        rows = order[batch * self.loss_batch :][: self.size(step)]
+        groups = self._found_groups(rows)
+        if groups is not None and _one(groups) and self.loss_batch <= len(order):
+            # The few pairs of a last batch may all share strings: those before them are negatives.
+            rows = order[-self.loss_batch :]
+            groups = self._found_groups(rows)
+        if groups is not None and _one(groups):
+            raise self._no_negatives(len(rows))
+        size = len(rows)
         rng = step_rng(seed=self.seed, step=step)
         dropout_seed(rng, rank=0)  # a step's first number, which the loop draws again
         texts = make_views(self._data, rows, self._recipe, mask_token=self._mask_token, rng=rng)
-        own = self._own
+        own = self._processes.own_rows(size)
         views = [texts[start : start + size][own] for start in range(0, len(texts), size)]
         tokens = (
             self._recipe.span_mask in ("tokens", "random-tokens") and self._recipe.span_length > 0
@@ -106,6 +122,14 @@ class Batches:
             rng.random((size, 2))[own] if tokens else None,
         )
 
+    def size(self, step: int) -> int:
+        """Return the number of pairs of a step's batch, those of all processes."""
+        return self._sizes[step % len(self._sizes)]
+
+    def seen(self, steps: int) -> int:
+        """Return how many different pairs the first steps have: all in the end, or nearly all."""
+        return sum(self._sizes[:steps])
+
     @property
     def tier_starts(self) -> tuple[int, ...]:
         """The steps of the first epoch before which a tier of pairs begins, but the first tier."""
@@ -116,7 +140,7 @@ class Batches:
         order = epoch_order(len(self._data), seed=self.seed, epoch=epoch)
         return order if self._tiers is None else order[self._tiers[order].argsort(kind="stable")]
 
-    def _group_ids(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+    def _found_groups(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
         if self._data.group_ids is None:
             return None
         data = self._data
@@ -124,14 +148,16 @@ class Batches:
             found = connected_groups([(data.first[row], data.second[row]) for row in rows])
         else:
             found = [self._data.group_ids[row] for row in rows]
-        groups = np.array(found, dtype=np.int64)
-        if (groups == groups[0]).all():
-            option = (
-                "--batch-size" if self.loss_batch == self._recipe.batch_size else "--loss-batch"
-            )
-            raise DataError(
-                f"{self._data.source}: the {len(rows)} pairs of a batch all share strings with one "
-                "another, directly or through others, so none is a negative: give more pairs, or a "
-                f"larger {option}"
-            )
-        return groups
+        return np.array(found, dtype=np.int64)
+
+    def _no_negatives(self, pairs: int) -> DataError:
+        option = "--batch-size" if self.loss_batch == self._recipe.batch_size else "--loss-batch"
+        return DataError(
+            f"{self._data.source}: the {pairs} pairs of a batch all share strings with one "
+            "another, directly or through others, so none is a negative: give more pairs, or a "
+            f"larger {option}"
+        )
+
+
+def _one(groups: npt.NDArray[np.int64]) -> bool:
+    return bool((groups == groups[0]).all())

@@ -18,6 +18,7 @@ import numpy as np
 
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.suites import EvaluationSet
+from mirror_train.data.batches import batch_sizes
 from mirror_train.data.training_data import TrainingData
 from mirror_train.experiments.study import PaperNumbers, Row, Study, StudyConfig
 from mirror_train.recipes.recipe import Level, Recipe
@@ -146,11 +147,10 @@ def _row(setup: Setup, recipe: Recipe, data: TrainingData, config: StudyConfig) 
     changed = recipe.replace(**setup.changes)
     strings = _some(data.first[setup.start :], setup.top, recipe)
     data = dataclasses.replace(data, first=strings, second=strings)
-    if len(data) < changed.batch_size:
+    if not batch_sizes(len(data), changed.batch_size):
         raise DataError(
-            f"{data.source} has {len(data)} different strings, fewer than one batch of "
-            f"{changed.batch_size} of {setup.label!r}: give more strings (--top), or a recipe with "
-            f"batch_size = {len(data)} or less (--recipe FILE.toml)"
+            f"{data.source} has {len(data)} different strings for {setup.label!r}, which needs at "
+            "least 2: give more strings (--top)"
         )
     settings = {"recipe": changed, "pooling": pooling, "precision": config.precision}
     identity = {

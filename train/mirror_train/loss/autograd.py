@@ -42,9 +42,11 @@ class _Infonce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> Any:
-        # Called directly, it takes half as long; only a gradient of the gradient has gradients on.
-        once = _differentiate_once if torch.is_grad_enabled() else _differentiate_eagerly
-        return once(ctx, grad_output)
+        with torch.no_grad():
+            grads = _differentiate_eagerly(ctx, grad_output)
+        if not torch.is_grad_enabled():
+            return grads
+        return _Once.apply(*ctx.saved_tensors[:3], *grads)  # type: ignore[no-untyped-call]
 
 
 def _differentiate_eagerly(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
@@ -54,7 +56,19 @@ def _differentiate_eagerly(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None
     return (*grads, *[None] * (6 - len(grads)))
 
 
-_differentiate_once = torch.autograd.function.once_differentiable(_differentiate_eagerly)
+class _Once(torch.autograd.Function):
+    """Pass on the gradients of three inputs, and refuse to differentiate them once more."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Tensor | None) -> tuple[Tensor | None, ...]:
+        return arguments[3:]
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise RuntimeError(
+            "infonce has no second derivative, which create_graph and gradient penalties ask for: "
+            "take the gradient without create_graph, or write the loss in plain PyTorch"
+        )
 
 
 def _contiguous(tensors: Iterable[Tensor | None]) -> Inputs:

@@ -44,12 +44,13 @@ def infonce(
 ) -> Tensor:
     """Contrast N positive pairs against all other rows of both views.
 
-    Memory besides the input is linear in N. The gradient itself cannot be differentiated.
+    Memory besides the input is linear in N. The gradient itself cannot be differentiated: asking
+    for it is a RuntimeError.
 
     Args:
         z1: [N, D] embeddings of one view, any scale, floating point.
         z2: [N, D] embeddings of the other view; row i belongs to row i of `z1`.
-        temperature: tau, greater than 0.
+        temperature: tau, a number greater than 0; the loss has no gradient in it.
         variant: see the module's docstring.
         group_ids: int64 [N]; pairs with equal ids are not negatives of each other.
         hard_negatives: [H, D] embeddings that are negatives of every row and have no positive
@@ -68,7 +69,8 @@ def infonce(
         share its group has no negatives: `ntxent` and `one_way` count it as 0, `decoupled` as -inf.
 
     Raises:
-        ValueError: shapes, dtypes, devices, temperature, variant or ids cannot be used; N is 1
+        ValueError: shapes, dtypes, devices, temperature (one that is to be trained, too), variant
+            or ids cannot be used; N is 1
             without hard negatives; all pairs have one group id (checked on the CPU only, where it
             costs nothing); or `impl` cannot run here. The message names the value or the reason.
     """
@@ -166,6 +168,12 @@ def _check_some_negatives(ids: Tensor) -> None:
 
 
 def _check_options(temperature: float, variant: str) -> None:
+    if getattr(temperature, "requires_grad", False):  # a tensor, in spite of its type
+        raise ValueError(
+            "temperature must be a number, got a tensor that requires a gradient, which this loss "
+            "does not give it: pass temperature.item(), or write a loss whose temperature is "
+            "trained in plain PyTorch"
+        )
     # Weights span a range of exp(2 / tau). Below 1e-30 not even their logarithms are exact enough.
     if not (math.isfinite(temperature) and temperature > 1e-30):
         raise ValueError(f"temperature must be a finite number above 1e-30, got {temperature}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import bisect
 import logging
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,19 +26,26 @@ from mirror_train.training.loop import rate_factor
 
 logger = logging.getLogger("mirror_train")
 
+# What ended a run: all steps of the recipe or its epochs; the budget of movement; or too few
+# neighbours kept.
+EndedBy = Literal["steps", "epochs", "movement", "neighbours"]
+
 _WORDS, _NEAREST = 1000, 10
 # A tier of pairs is begun only while less than this part of what a run may lose is lost. Pairs of
 # rarer words made multilingual-e5-small worse after 92 %, and all-MiniLM-L6-v2 better after 45 %.
 _TIER_LOSS = 0.85
 
 
-def planned_steps(recipe: Recipe, pairs: int, loss_batch: int) -> int:
-    """Return the number of steps: the recipe's, or those of its epochs within its movement."""
+def planned_steps(recipe: Recipe, per_epoch: int) -> tuple[int, EndedBy]:
+    """Return the number of steps, and what sets it: the recipe's steps, its epochs or its movement.
+
+    An epoch has `per_epoch` steps.
+    """
     if recipe.steps is not None:
-        return recipe.steps
-    most = recipe.epochs * (pairs // loss_batch)
+        return recipe.steps, "steps"
+    most = recipe.epochs * per_epoch
     if recipe.movement is None:
-        return most
+        return most, "epochs"
 
     def moved(steps: int) -> float:
         factors = (
@@ -47,7 +55,8 @@ def planned_steps(recipe: Recipe, pairs: int, loss_batch: int) -> int:
         return recipe.learning_rate * sum(factors)
 
     budget = recipe.movement * (1 + 1e-9)  # sums of rates are rounded
-    return max(1, bisect.bisect_right(range(1, most + 1), budget, key=moved))
+    within = max(1, bisect.bisect_right(range(1, most + 1), budget, key=moved))
+    return within, "movement" if within < most else "epochs"
 
 
 @dataclass(slots=True)

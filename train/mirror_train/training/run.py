@@ -132,11 +132,8 @@ class Run:
         trainer: Trainer,
         what: str,
         encoder: EmbeddingModel | Callable[[ScoredPairs], float],
-        *,
-        unit: str = "step",
-        size: int = 1,
     ) -> None:
-        """Train to the end under a bar, labelled `what`, which counts `size` units a step.
+        """Train to the end under a bar, labelled `what`, which counts the steps.
 
         `encoder` gives the vectors of the current weights, or their rho on pairs, by which
         `TrainConfig.select` chooses those to end with, in the place of the trainer's own selection.
@@ -154,12 +151,12 @@ class Run:
             trainer.selection = self._selection = Selection(rho, self.config.evaluate_every)
         done = self._checkpoint.step if self._checkpoint else 0
         bar = progress_bar(
-            len(trainer.steps) * size, self.shows_bars, unit=unit, desc=what, initial=done * size
+            len(trainer.steps), self.shows_bars, unit="step", desc=what, initial=done
         )
 
         def on_step(loss: float) -> None:
             bar.set_postfix_str(f"loss={loss:.4f}{shown}")
-            bar.update(size)
+            bar.update(1)
 
         try:
             trainer.run(

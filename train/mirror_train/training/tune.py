@@ -11,7 +11,7 @@ from torch import nn
 
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import ConfigError, Setting
-from mirror_train.data.batches import Batches, check_loss_batch
+from mirror_train.data.batches import Batches, batch_sizes, check_loss_batch
 from mirror_train.data.training_data import TrainingData
 from mirror_train.model.declared_modules import declared_pooling
 from mirror_train.model.dense import Dense
@@ -22,7 +22,7 @@ from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.loop import Trainer
 from mirror_train.training.mirror import mirror_trainer, pad_length
-from mirror_train.training.movement import Neighbours, common_words, planned_steps
+from mirror_train.training.movement import EndedBy, Neighbours, common_words, planned_steps
 from mirror_train.training.run import TuneReport, begun
 from mirror_train.training.run_config import TuneConfig
 from mirror_train.training.whitening import centre_again, fit_whitening
@@ -45,7 +45,7 @@ def tune(
 
     Raises:
         ConfigError: an option cannot be used, or a checkpoint is of another run.
-        DataError: there are fewer strings than one batch holds.
+        DataError: there are fewer than two strings.
         ModelError: the base model cannot be loaded, or the loss diverges.
         OutputExistsError: `out` or a checkpoint of an earlier run exists.
         Interrupted: training was stopped by Ctrl-C or SIGTERM; a checkpoint was written.
@@ -62,11 +62,13 @@ def tune(
         check_recipe(recipe, data, base, processes.count)
         cached = None if loss_batch == recipe.batch_size else loss_batch
         run.start(data.sha256(), dataclasses.asdict(recipe), loss_batch=cached)
+        sizes = batch_sizes(len(data), loss_batch, processes.count)
+        steps, ended_by = planned_steps(recipe, len(sizes))
         batches = Batches(
             data,
             recipe,
             loss_batch=loss_batch,
-            steps=planned_steps(recipe, len(data), loss_batch),
+            steps=steps,
             seed=seed,
             mask_token=base.mask_token,
             processes=processes,
@@ -91,7 +93,7 @@ def tune(
                 trainer.neighbours = Neighbours(
                     encoder, words, recipe.kept_neighbours, batches.tier_starts
                 )
-            run.train(trainer, "tune", encoder, unit="string", size=loss_batch)
+            run.train(trainer, "tune", encoder)
         if layer is not None:
             centre_again(base, layer, data, recipe, seed=seed, device=run.device)
         return run.write(
@@ -99,7 +101,7 @@ def tune(
             trainer.stats,
             recipe=dataclasses.asdict(recipe),
             data=data.summary(),
-            training=_speed(trainer, loss_batch),
+            training=_course(trainer, batches, ended_by),
             level=recipe.level,
             language=data.language,
             pad_to=pad_length(recipe),
@@ -129,11 +131,16 @@ def load_base(config: TuneConfig) -> Pretrained:
     return load_pretrained(config.model, dropout=config.recipe.dropout, **config.load_options())
 
 
-def _speed(trainer: Trainer, loss_batch: int) -> dict[str, Any]:
+def _course(trainer: Trainer, batches: Batches, ended_by: EndedBy) -> dict[str, Any]:
+    """Return what mirror.json records of the way to the end, besides the settings."""
     stats, near = trainer.stats, trainer.neighbours
+    done = len(stats.losses)
+    strings = sum(batches.size(step) for step in range(done))
     return ({} if near is None else {"kept_neighbours": round(near.kept, 4)}) | {
-        "loss_batch": loss_batch,
-        "strings_per_second": round(loss_batch * len(stats.losses) / stats.seconds, 1),
+        "loss_batch": batches.loss_batch,
+        "strings_seen": batches.seen(done),
+        "ended_by": ended_by if done == len(batches) else "neighbours",
+        "strings_per_second": round(strings / stats.seconds, 1),
         "padding_percent": round(stats.padding_percent, 2),
     }
 
