@@ -53,6 +53,7 @@ class Admission:
         self._max_texts, self._max_tokens, self._max_wait = max_texts, max_tokens, max_wait
         self._max_length, self._most_of_small = max_length, _RUNS_OF_LARGE * token_budget
         self.open: set[Request] = set()  # admitted and not over
+        self._refusing_since: float | None = None  # the first refusal since one was admitted
         # Texts of small and large open requests, as far as they do not run yet.
         self._texts = {False: 0, True: 0}
         self.tokenizing = TokenizerLoad()
@@ -66,7 +67,8 @@ class Admission:
         """Count a request of about so many tokens, or refuse it: this is the only check."""
         request.large = tokens > self._most_of_small
         if not request.exempt:
-            self.check(request, tokens)
+            self._check(request, tokens)
+            self._refusing_since = None
         request.admitted = True
         self.open.add(request)
         self._texts[request.large] += request.waiting
@@ -74,12 +76,29 @@ class Admission:
         if (wanted := request.tokenizing) is not None:
             self.tokenizing.count(wanted, wanted.size)
 
-    def check(self, request: Request, tokens: int) -> None:
+    def refusing(self, request: Request) -> tuple[float, str] | None:
+        """Return for how many seconds all were refused, and why this request of a token would be.
+
+        None if somebody was let in after the first refusal, or if this request would be.
+        """
+        if (since := self._refusing_since) is None:
+            return None
+        try:
+            self._check(request, 1)
+        except OverloadedError as error:
+            return time.monotonic() - since, str(error)
+        return None
+
+    def _check(self, request: Request, tokens: int) -> None:
         """Refuse a request of about so many tokens if too much is before it."""
         texts = self.texts if request.large else self._texts[False]  # small ones overtake
-        self._check_limit(request.waiting, "texts", texts, self._max_texts)
-        self._check_limit(tokens, "tokens", self.waiting_tokens, self._max_tokens)
-        self._check_time(request, tokens)
+        try:
+            self._check_limit(request.waiting, "texts", texts, self._max_texts)
+            self._check_limit(tokens, "tokens", self.waiting_tokens, self._max_tokens)
+            self._check_time(request, tokens)
+        except OverloadedError:
+            self._refusing_since = self._refusing_since or time.monotonic()
+            raise
 
     def forget(self, request: Request) -> None:
         """Count nothing of a request any more."""

@@ -52,7 +52,6 @@ class RequestQueue:
         self._turns: deque[Request] = deque()  # large requests with rows that are not queued
         self._closed = False
         self._small_came = -math.inf  # the last small request
-        self._refusing_since: float | None = None  # the first refusal since a request was let in
         self._statistics = SchedulerStatistics()
 
     def admit(self, request: Request, tokens: int) -> None:
@@ -64,25 +63,13 @@ class RequestQueue:
                 self.admission.admit(request, tokens)
             except OverloadedError:
                 self._statistics.refused += 1
-                self._refusing_since = self._refusing_since or time.monotonic()
                 raise
             self._statistics.requests += 1
-            if not request.exempt:
-                self._refusing_since = None
 
     def refusing(self, request: Request) -> tuple[float, str] | None:
-        """Return since how many seconds all are refused, and why this request of a token would be.
-
-        None if somebody was let in since then, or if this request would be let in.
-        """
+        """Return `Admission.refusing`."""
         with self._lock:
-            if self._refusing_since is None:
-                return None
-            try:
-                self.admission.check(request, 1)
-            except OverloadedError as error:
-                return time.monotonic() - self._refusing_since, str(error)
-            return None
+            return self.admission.refusing(request)
 
     def put(
         self, request: Request, rows: TokenRows, found: Mapping[int, Vectors] = _NONE_FOUND
