@@ -48,6 +48,7 @@ class BundleModel(PooledModel):
         )
         # The graph's outputs with the vectors of texts as pooled, and with those of tokens.
         self._text_output, self._token_output = _OUTPUT[False], TOKEN_OUTPUTS[0]
+        self.looks_up = isinstance(self.runner, StaticRunner)
         self._folder, self._manifest, self._options = folder, manifest, options
         # If an operator has several threads, a second run can compute while the first one waits
         # for its slowest thread or for its result to be returned.

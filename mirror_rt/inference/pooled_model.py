@@ -21,7 +21,12 @@ class PooledModel(ABC):
         dimension: length D of a vector.
         run_cost: fixed cost of a run, expressed in tokens.
         parallel_runs: best number of runs in flight: two per card, one on a CPU.
+
+    Attributes:
+        looks_up: whether it only looks up vectors, which takes next to no time.
     """
+
+    looks_up = False
 
     def __init__(
         self, dimension: int, *, run_cost: int = CPU_RUN_COST, parallel_runs: int = 1

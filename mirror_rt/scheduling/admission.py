@@ -9,6 +9,7 @@ from typing import Any
 
 from mirror_rt.errors import ConfigError, OverloadedError
 from mirror_rt.scheduling.requests import BatchReport, Request
+from mirror_rt.scheduling.tokenizing import TokenizerLoad
 from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts
 from mirror_rt.tokens.windows import size_of
 
@@ -22,14 +23,20 @@ _SPECIAL = 2  # tokens that most models put around a text
 # as many tokens, but no more than run within this part of `max_wait`: enough to keep the devices
 # busy, while a small request waits behind no more of them.
 _RUNS_OF_LARGE, _PART_OF_WAIT = 2, 0.25
+# A run for which others wait takes about so many seconds, but has the tokens of so many fixed costs
+# of a run, which are then a twentieth of it.
+_BRIEF_SECONDS, _BRIEF_COSTS = 0.03, 20
 
 
 class Admission:
-    """Counts what is admitted and not done, and refuses what is too much. The queue holds its lock.
+    """Counts work that is admitted and not done, and refuses what is too much.
+
+    Work is what the tokenising threads and the devices have to do; an answer that is being sent is
+    none. The queue holds its lock.
 
     Args:
         queued: rows in the queue.
-        max_texts: most texts that may wait.
+        max_texts: most texts that may wait; those of large requests shut out no small one.
         max_tokens: most tokens that may wait.
         max_wait: most seconds that what is before a request may take; None for any time.
         max_length: most tokens of a row. So many may always wait, or one slow run could make the
@@ -46,34 +53,76 @@ class Admission:
         self._max_texts, self._max_tokens, self._max_wait = max_texts, max_tokens, max_wait
         self._max_length, self._most_of_small = max_length, _RUNS_OF_LARGE * token_budget
         self.open: set[Request] = set()  # admitted and not over
-        self.texts = 0  # of open requests, as far as they do not run yet
+        self._refusing_since: float | None = None  # the first refusal since one was admitted
+        # Texts of small and large open requests, as far as they do not run yet.
+        self._texts = {False: 0, True: 0}
+        self.tokenizing = TokenizerLoad()
         self._unqueued = {False: 0, True: 0}  # tokens of small and large requests
         self._running = {False: 0, True: 0}
         self.pace = Pace(run_cost)
+        self._least_brief = _BRIEF_COSTS * run_cost
         self.estimate = TokenEstimate(max_length)
 
     def admit(self, request: Request, tokens: int) -> None:
         """Count a request of about so many tokens, or refuse it: this is the only check."""
         request.large = tokens > self._most_of_small
         if not request.exempt:
-            self._check_limit(request.n, "texts", self.texts, self._max_texts)
-            self._check_limit(tokens, "tokens", self.waiting_tokens, self._max_tokens)
-            self._check_time(request, tokens)
+            self._check(request, tokens)
+            self._refusing_since = None
         request.admitted = True
         self.open.add(request)
-        self.texts += request.waiting
+        self._texts[request.large] += request.waiting
         self.set_unqueued(request, tokens)
+        if (wanted := request.tokenizing) is not None:
+            self.tokenizing.count(wanted, wanted.size)
+
+    def refusing(self, request: Request) -> tuple[float, str] | None:
+        """Return for how many seconds all were refused, and why this request of a token would be.
+
+        None if somebody was let in after the first refusal, or if this request would be.
+        """
+        if (since := self._refusing_since) is None:
+            return None
+        try:
+            self._check(request, 1)
+        except OverloadedError as error:
+            return time.monotonic() - since, str(error)
+        return None
+
+    def _check(self, request: Request, tokens: int) -> None:
+        """Refuse a request of about so many tokens if too much is before it."""
+        texts = self.texts if request.large else self._texts[False]  # small ones overtake
+        try:
+            self._check_limit(request.waiting, "texts", texts, self._max_texts)
+            self._check_limit(tokens, "tokens", self.waiting_tokens, self._max_tokens)
+            self._check_time(request, tokens)
+        except OverloadedError:
+            self._refusing_since = self._refusing_since or time.monotonic()
+            raise
+
+    def forget(self, request: Request) -> None:
+        """Count nothing of a request any more."""
+        self.open.discard(request)
+        self.count(request, 0, 0, 0)
+
+    def count(self, request: Request, rows: int, tokens: int, size: int) -> None:
+        """Note what is left of a request: rows, tokens, and what is still to be tokenised."""
+        self.set_waiting(request, rows)
+        self.set_unqueued(request, tokens)
+        if request.tokenizing is not None:
+            self.tokenizing.count(request.tokenizing, size)
 
     def tokenized(self, request: Request, tokens: int) -> None:
         """Replace the estimate of a request's tokens by their number."""
         self.set_unqueued(request, 0)
+        self.set_waiting(request, 0)
         request.large = tokens > self._most_of_small
         self.set_unqueued(request, tokens)
         self.set_waiting(request, request.left)
 
     def set_waiting(self, request: Request, rows: int) -> None:
         """Note that so many rows of a request wait; a text counts once, however many it has."""
-        self.texts += min(request.n, rows) - min(request.n, request.waiting)
+        self._texts[request.large] += min(request.n, rows) - min(request.n, request.waiting)
         request.waiting = rows
 
     def set_unqueued(self, request: Request, tokens: int) -> None:
@@ -90,6 +139,11 @@ class Admission:
         self._running[True] += sign * large
 
     @property
+    def texts(self) -> int:
+        """The number of texts that are admitted and do not run yet."""
+        return sum(self._texts.values())
+
+    @property
     def waiting_tokens(self) -> int:
         """The number of tokens that are admitted and do not run yet."""
         return self._queued.tokens + sum(self._unqueued.values())
@@ -100,9 +154,13 @@ class Admission:
         return self.pace.seconds(self.waiting_tokens + sum(self._running.values()))
 
     @property
-    def room_for_large(self) -> float:
-        """The tokens of large requests that may be queued now."""
-        share: float = self._most_of_small
+    def brief_tokens(self) -> float:
+        """The tokens of a run for which others wait; infinity before the first run."""
+        return max(self._least_brief, self.pace.tokens(_BRIEF_SECONDS))
+
+    def room_for_large(self, most: float) -> float:
+        """Return the tokens of large requests that may be queued now, of at most so many."""
+        share = min(most, self._most_of_small)
         if self._max_wait is not None:
             share = min(share, self.pace.tokens(_PART_OF_WAIT * self._max_wait))
         return max(1, share) - self._queued.large_tokens
@@ -123,15 +181,22 @@ class Admission:
         if not request.large:  # it overtakes all but a small share of large ones
             before -= self._unqueued[True] + self._queued.large_tokens
             running = self._running[False]
-        if self._max_wait is None or not before or not tokens:
+        wait = self.pace.seconds(before + running) if before and tokens else 0.0
+        wanted = request.tokenizing
+        tokenizer = 0.0 if wanted is None else self.tokenizing.before(wanted)
+        if self._max_wait is None or not (wait or tokenizer):
             return
-        wait = self.pace.seconds(before + running)
-        # A vector for each token may be streamed, so that the first ones come before the last run.
-        own = 0.0 if request.of_tokens else self.pace.seconds(tokens)
-        hurried = request.timeout is not None and wait + own > request.timeout
-        if hurried or (wait > self._max_wait and before > self._max_length):
+        # A device runs other texts while those of the request are tokenised.
+        whole = max(wait, tokenizer + (self.tokenizing.seconds(wanted) if wanted else 0.0))
+        # What is computed for each token may be streamed: the first part comes before the last run.
+        if not request.of_tokens:
+            whole += self.pace.seconds(tokens)
+        hurried = request.timeout is not None and whole > request.timeout
+        slow = wait > self._max_wait and before > self._max_length
+        if hurried or slow or tokenizer > self._max_wait:
             if request.large:  # what is before it ends at its deadline, if not by itself
                 wait = min(wait, max(1.0, _latest(self.open) - time.monotonic()))
+            wait = max(wait, tokenizer)
             raise OverloadedError(f"what waits takes {wait:.2g} s", retry_after=wait)
 
 

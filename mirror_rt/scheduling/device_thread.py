@@ -27,12 +27,13 @@ class DeviceThread(threading.Thread):
     It is a daemon thread, so that a scheduler that nobody closed does not keep the interpreter from
     ending. It holds no strong reference to the scheduler, so that an unused scheduler is freed:
     `on_batch`, a method of the scheduler, is called after every run while the scheduler exists.
-    `turns` yields when a batch may run, as long as the function that it is given returns true.
+    `turns` yields when a batch may run, as long as the function that it is given returns true; what
+    it yields says whether other models want turns, too.
     """
 
     def __init__(
         self, pipeline: Pipeline, queue: RequestQueue, on_batch: Callable[[BatchReport], None],
-        turns: Callable[[Callable[[], bool]], Iterable[None]],
+        turns: Callable[[Callable[[], bool]], Iterable[bool]],
     ) -> None:  # fmt: skip
         super().__init__(name="mirror_rt-device", daemon=True)
         self._pipeline = pipeline
@@ -44,8 +45,8 @@ class DeviceThread(threading.Thread):
     def run(self) -> None:
         """Run batches until the queue is closed and empty."""
         while self.queue.wait():
-            for _ in self._turns(self.queue.has_rows):  # until its turn, rows can join a batch
-                batch = self.queue.take(wait=False) or []
+            for shared in self._turns(self.queue.has_rows):  # until then, rows can join a batch
+                batch = self.queue.take(wait=False, shared=shared) or []
                 for of_tokens in (False, True):  # they are two outputs of the graph, so two runs
                     self._run_batch([t for t in batch if t.request.of_tokens == of_tokens])
                 self.queue.ran(batch)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +19,7 @@ from mirror_rt.pipeline.options import EncodeKeywords, EncodePlan
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import Request, RequestTimes
+from mirror_rt.scheduling.tokenizing import Tokenizing, Work
 from mirror_rt.tokens.chunking import TokenRows
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.tokens.tokenization import Stopped
@@ -68,9 +71,9 @@ class Intake:
 
     def request(
         self, inputs: Inputs, timeout: float | None, options: EncodeKeywords,
-        times: RequestTimes | None, *, of_tokens: bool = False,
+        times: RequestTimes | None, *, of_tokens: bool = False, runs: bool = True,
     ) -> Request:  # fmt: skip
-        """Check the arguments of a call."""
+        """Check the arguments of a call; with `runs` false its texts are only tokenised."""
         if timeout is not None and not 0 < timeout < math.inf:
             raise ConfigError(field="timeout", expected="above 0 seconds, or None", value=timeout)
         if "batch_size" in options:
@@ -86,7 +89,7 @@ class Intake:
                 f"into process {os.getpid()}: make one there"
             )
         finish = self._pipeline.finish
-        request = Request(as_list(inputs), plan, finish, timeout, times, of_tokens)
+        request = Request(as_list(inputs), plan, finish, timeout, times, of_tokens, runs)
         queue = self.queue  # a waiting call must not keep the scheduler alive
         request.future.add_done_callback(
             lambda future: queue.cancel(request) if future.cancelled() else None
@@ -96,24 +99,34 @@ class Intake:
     def begin(
         self, inputs: Inputs, timeout: float | None, options: EncodeKeywords,
         times: RequestTimes | None, *, of_tokens: bool = False, exempt: bool = False,
-        here: bool = False,
+        here: bool = False, prepare: Callable[[list[Any]], list[Any]] | None = None,
     ) -> Request:  # fmt: skip
         """Check a call, and queue its texts: at once if they are short, else once tokenised.
 
         With `here`, texts of any length are tokenised in this thread. With `exempt`, the call is
-        admitted however much waits. The caller holds the guard.
+        admitted however much waits. `prepare` changes some texts at a time in the thread that
+        tokenises them. The caller holds the guard.
         """
         request = self.request(inputs, timeout, options, times, of_tokens=of_tokens)
-        request.exempt = exempt
-        texts, plan = request.texts, request.plan
-        if _is_short(texts):
-            self._put(request, self._pipeline.tokenize(texts, plan))
-        elif here:
-            self._put(request, _tokenize(self._pipeline, texts, plan))
+        request.exempt, request.prepare = exempt, prepare
+        # The cache is a file, for which no event loop waits.
+        at_once = prepare is None and self._pipeline.cache is None and _is_short(request.texts)
+        if here or at_once:
+            self._put(request, _tokenize(self._pipeline, request))
         else:
-            self.queue.admit(request, self.queue.admission.estimate.tokens(request))
+            self.admit(request, "tokenize" if prepare is None else "shorten")
             self.tokenize_aside(request, self._put)
         return request
+
+    def admit(self, request: Request, work: Work) -> None:
+        """Admit a request whose texts go to a tokenising thread, or refuse it."""
+        texts, longest = request.texts, _longest(self._pipeline, request.plan)
+        if texts and isinstance(texts[0], list) and work == "tokenize":
+            work = "check"
+        size = int(sum(min(longest, size_of(text)) for text in texts))
+        request.tokenizing = Tokenizing(work, size, _is_long(texts))
+        estimate = self.queue.admission.estimate
+        self.queue.admit(request, estimate.tokens(request) if request.runs else 0)
 
     def _put(self, request: Request, rows: TokenRows) -> None:
         """Queue the rows of a request, with the vectors that the cache has.
@@ -132,18 +145,20 @@ class Intake:
         """Tokenise the texts of an admitted request in another thread, and go on there."""
         # The work must not hold the texts: the request may be over before it begins.
         pipeline, queue = self._pipeline, self.queue
-        stop = request.stop = threading.Event()
+        request.stop = threading.Event()
+        wanted = request.tokenizing
+        assert wanted is not None
 
         def work() -> None:
             try:
                 if not request.over:
-                    then(request, _tokenize(pipeline, request.texts, request.plan, stop))
+                    then(request, _tokenize(pipeline, request, partial(queue.tokenized, request)))
             except BaseException as error:  # noqa: BLE001 - the caller gets it, whatever it is
                 if queue.end(request):
                     request.fail(error)
 
         try:
-            (self._long if _is_long(request.texts) else self._short).submit(work)
+            (self._long if wanted.long else self._short).submit(work)
         except RuntimeError:  # the executor was shut down
             queue.end(request)
             raise ClosedError("this Scheduler is closed: make another") from None
@@ -161,12 +176,25 @@ class Intake:
             if timer is not None:
                 timer.cancel()
 
-    async def in_tokenizer(self, work: Callable[[], T], *, long: bool = False) -> T:
-        """Run `work` in a tokenising thread; raise ClosedError if the scheduler is closed."""
+    async def in_tokenizer(self, request: Request, work: Callable[[], T], size: int) -> T:
+        """Do a part of an admitted request's work, so many characters, in a tokenising thread.
+
+        ClosedError says that the scheduler is closed.
+        """
         import asyncio
 
+        wanted, queue = request.tokenizing, self.queue
+        assert wanted is not None
+
+        def counted() -> T:
+            began = time.monotonic()
+            try:
+                return work()
+            finally:
+                queue.tokenized(request, size, time.monotonic() - began)
+
         try:
-            future = (self._long if long else self._short).submit(work)
+            future = (self._long if wanted.long else self._short).submit(counted)
         except RuntimeError:
             raise ClosedError("this Scheduler is closed: make another") from None
         return await asyncio.wrap_future(future)
@@ -187,28 +215,37 @@ def _is_long(texts: list[Any]) -> bool:
     return len(texts) > _STEP_TEXTS or sum(map(size_of, texts)) > _STEP_CHARACTERS
 
 
-def _tokenize(
-    pipeline: Pipeline, texts: list[Any], plan: EncodePlan, stop: threading.Event | None = None
-) -> TokenRows:
-    """Check and tokenise texts, or check token ids, step by step; raise Stopped once `stop` is set.
+def _longest(pipeline: Pipeline, plan: EncodePlan) -> float:
+    """Return how much of a text is tokenised at most."""
+    return math.inf if plan.on_too_long == "chunk" else pipeline.tokenizer.clip_characters
 
-    An InvalidTextError names all texts that cannot be encoded.
+
+def _tokenize(
+    pipeline: Pipeline, request: Request, count: Callable[[int, float], object] | None = None
+) -> TokenRows:
+    """Check and tokenise texts, or check token ids, step by step; raise Stopped if it is over.
+
+    An InvalidTextError names all texts that cannot be encoded. `count` gets the size of each step,
+    and the seconds that it took.
     """
-    clip = pipeline.tokenizer.clip_characters
-    steps = cut_ranges([min(size_of(text), clip) for text in texts], _STEP_TEXTS, _STEP_CHARACTERS)
-    if len(steps) == 1:
-        return pipeline.tokenize(texts, plan, stop)
+    texts, plan, stop, prepare = request.texts, request.plan, request.stop, request.prepare
+    clip, longest = pipeline.tokenizer.clip_characters, _longest(pipeline, plan)
+    sizes = [size_of(text) for text in texts]
     parts, invalid = [], []
-    for step in steps:
+    for step in cut_ranges([min(n, clip) for n in sizes], _STEP_TEXTS, _STEP_CHARACTERS):
         if stop is not None and stop.is_set():
             raise Stopped
+        began, some = time.monotonic(), texts[step.start : step.stop]
         try:
-            parts.append(pipeline.tokenize(texts[step.start : step.stop], plan, stop))
+            parts.append(pipeline.tokenize(prepare(some) if prepare else some, plan, stop))
         except InvalidTextError as error:
             invalid += [(step.start + i, reason) for i, reason in error.items]
+        if count is not None:
+            size = sum(min(longest, n) for n in sizes[step.start : step.stop])
+            count(int(size), time.monotonic() - began)
     if invalid:
         raise InvalidTextError(invalid)
-    return _joined(parts)
+    return parts[0] if len(parts) == 1 else _joined(parts)
 
 
 def _joined(parts: list[TokenRows]) -> TokenRows:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +16,7 @@ from mirror_rt.errors import ClosedError, DeadlineError, OverloadedError
 from mirror_rt.pipeline.results import Vectors
 from mirror_rt.scheduling.admission import Admission
 from mirror_rt.scheduling.requests import BatchReport, Request, SchedulerStatistics
+from mirror_rt.scheduling.turns import RECENT_SECONDS
 from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts, still_wanted
 from mirror_rt.tokens.chunking import TokenRows
 
@@ -49,6 +51,7 @@ class RequestQueue:
         )
         self._turns: deque[Request] = deque()  # large requests with rows that are not queued
         self._closed = False
+        self._small_came = -math.inf  # the last small request
         self._statistics = SchedulerStatistics()
 
     def admit(self, request: Request, tokens: int) -> None:
@@ -62,6 +65,11 @@ class RequestQueue:
                 self._statistics.refused += 1
                 raise
             self._statistics.requests += 1
+
+    def refusing(self, request: Request) -> tuple[float, str] | None:
+        """Return `Admission.refusing`."""
+        with self._lock:
+            return self.admission.refusing(request)
 
     def put(
         self, request: Request, rows: TokenRows, found: Mapping[int, Vectors] = _NONE_FOUND
@@ -92,6 +100,8 @@ class RequestQueue:
             else:
                 request.order = left[::-1]
                 self._queue_rows(request, math.inf)
+                if not request.exempt:
+                    self._small_came = time.monotonic()
             self._changed.notify()
             complete = request.left == 0 and self.end(request)
         if complete:  # it has no rows
@@ -103,6 +113,29 @@ class RequestQueue:
             if not request.over:
                 self.admission.set_waiting(request, request.waiting - texts)
                 self.admission.set_unqueued(request, max(0, request.unqueued - tokens))
+
+    def tokenized(self, request: Request, size: int, seconds: float) -> None:
+        """Note that a tokenising thread took so many seconds for a part of a request."""
+        with self._lock:
+            wanted, load = request.tokenizing, self.admission.tokenizing
+            assert wanted is not None
+            load.learn(wanted.work, size, seconds)
+            if not request.over:
+                load.count(wanted, max(0, wanted.size - size))
+
+    @contextlib.contextmanager
+    def uncounted(self, request: Request) -> Iterator[None]:
+        """Count nothing of a request while it waits for its client, and for no device."""
+        with self._lock:
+            wanted = request.tokenizing
+            left = request.waiting, request.unqueued, 0 if wanted is None else wanted.size
+            self.admission.count(request, 0, 0, 0)
+        try:
+            yield
+        finally:
+            with self._lock:
+                if not request.over:
+                    self.admission.count(request, *left)
 
     def has_rows(self) -> bool:
         """Return whether rows wait to be run."""
@@ -117,19 +150,20 @@ class RequestQueue:
                 self._changed.wait()
             return True
 
-    def take(self, *, wait: bool = True) -> list[WaitingText] | None:
+    def take(self, *, wait: bool = True, shared: bool = False) -> list[WaitingText] | None:
         """Wait for the next batch; return None when the queue is closed and nothing more comes.
 
-        Without `wait`, return an empty list where none is there.
+        Without `wait`, return an empty list where none is there. The batch is brief if the device
+        is `shared` with other models that have something to run, and if it is of large requests
+        while small ones come.
 
         Texts whose deadline has passed are due before others. They are taken, too, and their
         requests fail in place of running.
         """
         with self._lock:
             while True:
-                self._give_turns()
-                batch = self._waiting.take(token_budget=self._token_budget, run_cost=self._run_cost)
                 now = time.monotonic()
+                batch = self._next_batch(shared, shared or now - self._small_came < RECENT_SECONDS)
                 texts = [one for text in batch for one in text.all]
                 late = {t.request for t in texts if t.deadline is not None and t.deadline <= now}
                 if late:
@@ -180,9 +214,7 @@ class RequestQueue:
             request.over = True
             if request.stop is not None:
                 request.stop.set()
-            self.admission.open.discard(request)
-            self.admission.set_waiting(request, 0)
-            self.admission.set_unqueued(request, 0)
+            self.admission.forget(request)
             for text in request.queued:
                 self._waiting.remove(text)
             # Break the reference cycle, and free what nobody needs: the tokenizer may be about to
@@ -217,7 +249,8 @@ class RequestQueue:
         with self._lock:
             self._closed = True
             self._changed.notify_all()
-            lost = [request for request in list(self.admission.open) if request.waiting]
+            # What is left runs already.
+            lost = [one for one in self.admission.open if one.waiting or one.rows is None]
             lost = [request for request in lost if self.end(request)]
         for request in lost:
             request.fail(ClosedError("the Scheduler was closed before this text ran"))
@@ -231,10 +264,17 @@ class RequestQueue:
                 if request.times is not None:
                     request.times.add(request.arrived, began, report.run_seconds)
 
-    def learn(self, report: BatchReport, ended: float) -> None:
-        """Judge the pace by a run that ended at this time."""
+    def learn(
+        self, report: BatchReport, ended: float, tokenized: tuple[int, float] | None = None
+    ) -> None:
+        """Judge the pace by a run that ended at this time.
+
+        `tokenized` has the characters of its texts, and the seconds in which they were tokenised.
+        """
         with self._lock:
             self.admission.pace.add(report, ended)
+            if tokenized is not None:
+                self.admission.tokenizing.learn("tokenize", *tokenized)
 
     def statistics(self) -> SchedulerStatistics:
         """Return a copy of the counts."""
@@ -256,9 +296,19 @@ class RequestQueue:
             self._statistics.expired += waiting if ended else 0
             return ended
 
-    def _give_turns(self) -> None:
-        """Queue rows of the large request whose turn it is."""
-        while self._turns and (room := self.admission.room_for_large) > 0:
+    def _next_batch(self, brief: bool, brief_of_large: bool) -> list[WaitingText]:
+        """Take out a batch that is brief, or is so if it is of large requests."""
+        most = int(min(self._token_budget, self.admission.brief_tokens))
+        self._give_turns(most if brief_of_large else math.inf)
+        return self._waiting.take(
+            token_budget=most if brief else self._token_budget,
+            large_budget=most if brief_of_large else self._token_budget,
+            run_cost=self._run_cost,
+        )
+
+    def _give_turns(self, most: float) -> None:
+        """Queue rows of the large request whose turn it is, at most so many tokens."""
+        while self._turns and (room := self.admission.room_for_large(most)) > 0:
             request = self._turns[0]
             self._queue_rows(request, room)
             if not request.order:

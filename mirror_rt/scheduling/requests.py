@@ -13,6 +13,7 @@ import numpy as np
 
 from mirror_rt.pipeline.options import EncodePlan
 from mirror_rt.pipeline.pipeline import EncodedTexts, Vectors
+from mirror_rt.scheduling.tokenizing import Tokenizing
 from mirror_rt.scheduling.waiting import WaitingText
 from mirror_rt.tokens.chunking import TokenRows
 
@@ -58,6 +59,9 @@ class Request:
         timeout: seconds that the caller allowed; None for any time.
         times: where to record when its rows ran.
         of_tokens: whether the result is a vector for each token.
+        runs: whether its texts run in the model, and are not only tokenised.
+        prepare: changes some of its texts before they are tokenised.
+        tokenizing: what it wants of a tokenising thread; None if nothing.
         exempt: whether the queue takes it however much waits.
         admitted: whether the queue has taken it.
         arrived: time of the call, in seconds of `time.monotonic`.
@@ -81,6 +85,9 @@ class Request:
     timeout: float | None = None
     times: RequestTimes | None = None
     of_tokens: bool = False
+    runs: bool = True
+    prepare: Callable[[list[Any]], list[Any]] | None = None
+    tokenizing: Tokenizing | None = None
     exempt: bool = False
     admitted: bool = False
     arrived: float = field(default_factory=lambda: time.monotonic())  # a test may set the clock
@@ -98,7 +105,8 @@ class Request:
     n: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.n = self.waiting = len(self.texts)
+        self.n = len(self.texts)
+        self.waiting = self.n if self.runs else 0
 
     @property
     def deadline(self) -> float | None:

@@ -70,7 +70,8 @@ class Scheduler:
             longer, or would leave it too little of its `timeout`. None for no such limit.
         on_batch: called after every run in the device's thread, once its results are given, for
             example to collect metrics.
-        turns: what it shares with the schedulers of other models, so that the models take turns.
+        turns: what it shares with the schedulers of other models, so that the models take turns;
+            a model that only looks up vectors needs none.
 
     Raises:
         ConfigError: a limit is below 1, there is no encoder, or the encoders differ in dimension.
@@ -108,8 +109,10 @@ class Scheduler:
         )
         self.intake = Intake(first, self._queue)
         runs = [pipeline.model.prepare_concurrent_runs() for pipeline in pipelines]
+        if first.model.looks_up:  # which is over at once
+            turns = None
         self._share = None if turns is None else turns.join(sum(runs))
-        take = (lambda _: (None,)) if self._share is None else self._share.take
+        take = (lambda _: (False,)) if self._share is None else self._share.take
         self._devices = [
             DeviceThread(pipeline, self._queue, self._report, take)
             for pipeline, n in zip(pipelines, runs, strict=True)
@@ -216,6 +219,14 @@ class Scheduler:
         """Return the counts since the start, and how much waits now."""
         with self.intake.guard():
             return self._queue.statistics()
+
+    def refusing(self) -> tuple[float, str] | None:
+        """Return for how many seconds every call was refused, and why; None if one would not be.
+
+        A call of one token would be refused now, too, and none was let in since the first refusal.
+        """
+        with self.intake.guard():
+            return self._queue.refusing(self.intake.request([""], None, {}, None))
 
     @property
     def waiting_tokens(self) -> int:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+
+# A model that had something to run within so many seconds is taken to have something again soon.
+RECENT_SECONDS = 2.0
 
 
 class Turns:
@@ -12,7 +16,8 @@ class Turns:
 
     A run that ends makes room for the model that has the fewest runs in flight, and of several for
     the one whose runs have taken the least time so far (start-time fair queueing, Goyal et al.,
-    1996). Time in which a model had nothing to run counts as if it had had its share.
+    1996). Time in which a model had nothing to run counts as if it had had its share. A model is
+    told whether others want turns, so that it keeps its own short.
 
     Args:
         clock: gives the time in seconds.
@@ -39,8 +44,11 @@ class Turns:
             if share in self._shares:
                 self._shares.remove(share)
 
-    def take(self, share: Share, more: Callable[[], bool]) -> Iterator[None]:
-        """Yield at each turn of a model, as long as there is `more` to run after it."""
+    def take(self, share: Share, more: Callable[[], bool]) -> Iterator[bool]:
+        """Yield at each turn of a model, as long as there is `more` to run after it.
+
+        What is yielded says whether other models want turns, now or a moment ago.
+        """
         with self._changed:
             if not share.running and not share.waiting:  # it was idle, which saves up nothing
                 share.spent = max(share.spent, self._now)
@@ -54,14 +62,16 @@ class Turns:
                 share.waiting -= 1
                 share.running += 1
                 self._changed.notify_all()  # another model may be the next one now
-            began, again = self._clock(), False
+                began, again = self._clock(), False
+                shared = self._is_shared(share, began)
             try:
-                yield
+                yield shared
                 again = more()
             finally:
                 with self._changed:
                     share.running -= 1
-                    share.spent += self._clock() - began
+                    share.ended = self._clock()
+                    share.spent += share.ended - began
                     # It waits again before the others see that there is room.
                     share.waiting += again
                     self._changed.notify_all()
@@ -72,6 +82,10 @@ class Turns:
         waiting = [one for one in self._shares if one.waiting]
         return min(waiting, key=lambda one: (one.running, one.spent)) is share
 
+    def _is_shared(self, share: Share, now: float) -> bool:
+        others = [one for one in self._shares if one is not share]
+        return any(one.running or one.waiting or now - one.ended < RECENT_SECONDS for one in others)
+
 
 class Share:
     """The turns of one model.
@@ -80,14 +94,16 @@ class Share:
         spent: seconds that its runs have taken, and those that it did not use.
         running: number of its runs in flight.
         waiting: number of its runs that wait for their turn.
+        ended: when its last turn ended.
     """
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self.spent = 0.0
         self.running = self.waiting = 0
+        self.ended = -math.inf
 
-    def take(self, more: Callable[[], bool]) -> Iterator[None]:
+    def take(self, more: Callable[[], bool]) -> Iterator[bool]:
         """Yield at each turn, as long as there is `more` to run after it."""
         return self._turns.take(self, more)
 

@@ -108,7 +108,9 @@ class WaitingTexts:
             following.others = others
             self._put(following)
 
-    def take(self, *, token_budget: int, run_cost: int) -> list[WaitingText]:
+    def take(
+        self, *, token_budget: int, run_cost: int, large_budget: int | None = None
+    ) -> list[WaitingText]:
         """Take out the next batch: the text that is due first, and others that run well with it.
 
         The others are chosen among the texts that are due first, some dozens of them on a CPU. A
@@ -118,6 +120,8 @@ class WaitingTexts:
         Args:
             token_budget: most padded tokens of a batch of more than one text.
             run_cost: fixed cost of a run, expressed in tokens.
+            large_budget: the same where the text that is due first is of a large request; None for
+                `token_budget`.
 
         Returns:
             Texts, the shortest first, with the others of each; an empty list if no text waits.
@@ -129,6 +133,8 @@ class WaitingTexts:
         if not self._by_due:
             return []
         first = self._first[self._by_due[0][2].key]
+        if first.large and large_budget is not None:
+            token_budget = large_budget
         at = bisect_left(self._by_length, (first.length, first.number))
         reach = max(1, token_budget // max(1, first.length))
         low, high = max(0, at - reach + 1), min(len(self), at + reach)

@@ -37,7 +37,8 @@ class ServerConfig:
             default what the pack declares. Without one, such a language is refused.
         max_items: most texts of one request.
         max_body_bytes: most bytes of one request.
-        max_waiting_texts: most texts that may wait; requests beyond are refused (429).
+        max_waiting_texts: most texts that may wait; requests beyond are refused (429). The texts of
+            large requests shut out no small one.
         max_wait: seconds; where what is before a request would take longer, it is refused (429).
         token_budget: most padded tokens of a run.
         unknown_fields: what becomes of a request with a field that its protocol does not have: it
@@ -114,6 +115,8 @@ class ListenConfig:
         tls_key: PEM file of the key, with the file of the certificate.
         keep_alive: seconds until a connection without requests is closed.
         header_timeout: seconds in which the head of a request must have arrived.
+        answer_timeout: seconds within which a client must take 64 KiB more of its answer, or all of
+            it; otherwise the connection is ended.
         max_header_bytes: most bytes of the head of a request.
         drain: seconds that requests have to finish after SIGTERM.
         workers: processes that share the port and the weights; one that dies is started again.
@@ -130,6 +133,7 @@ class ListenConfig:
     tls_key: Path | None = None
     keep_alive: int = 75
     header_timeout: float = 10.0
+    answer_timeout: float = 30.0
     max_header_bytes: int = 32 << 10
     drain: int = 30
     workers: int = 1
@@ -139,7 +143,8 @@ class ListenConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(field="port", expected="in 0 .. 65535", value=self.port)
-        _above_zero(self, "keep_alive", "header_timeout", "max_header_bytes", "drain", "workers")
+        _above_zero(self, "keep_alive", "header_timeout", "answer_timeout", "max_header_bytes",
+                    "drain", "workers")  # fmt: skip
         if (self.tls_certificate is None) != (self.tls_key is None):
             lacks = "tls_key" if self.tls_key is None else "tls_certificate"
             raise ConfigError("TLS needs both a certificate and its key: give ", Setting(lacks))

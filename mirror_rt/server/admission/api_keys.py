@@ -7,30 +7,42 @@ import hashlib
 import hmac
 import logging
 import os
+import queue
 import stat
-import time
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 from mirror_rt.errors import ConfigError
+from mirror_rt.io.regular_files import read_regular
 
 logger = logging.getLogger("mirror_rt.server")
 
 _LOOK_EVERY = 1.0  # seconds
+_MOST_BYTES = 1 << 20  # of a file of keys
 
 
 class ApiKeys:
     """Hold the keys that are accepted; with no key at all, everybody is let in.
 
+    The file is read in a thread of its own once `watch` was called, never by who checks a key: a
+    disk that does not answer must not hold up the event loop.
+
     Args:
         keys: keys that are given directly.
         file: file with one key per line; empty lines and lines that begin with `#` are skipped.
+
+    Raises:
+        ConfigError: the file is not a regular file of at most 1 MiB, has no key, or one of the keys
+            is not printable ASCII.
     """
 
     def __init__(self, keys: Iterable[str] = (), file: Path | None = None) -> None:
         self._given = [_digest(key) for key in keys]
         self._file = file
-        self._looked = time.monotonic()
+        # Of all queues, only this one may be used by a signal handler.
+        self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
         self._stamp = _stamp(file)
         self._from_file = [] if file is None else _read(file)
 
@@ -44,31 +56,46 @@ class ApiKeys:
 
         The time that this takes reveals nothing about a key: its digest is compared with all.
         """
-        self._look()
         scheme, _, key = (authorization or "").partition(" ")
         digest = hashlib.sha256(key.strip().encode("utf-8", "surrogatepass")).digest()
         matches = [hmac.compare_digest(digest, known) for known in self._given + self._from_file]
         return any(matches) and scheme.lower() == "bearer"
 
+    def watch(self) -> None:
+        """Look once a second, in a thread, whether the file has changed."""
+        if self._file is not None:
+            self._thread = threading.Thread(target=self._run, name="mirror_rt-keys", daemon=True)
+            self._thread.start()
+
     def reload(self) -> None:
-        """Read the file again; if that fails, the keys stay as they are."""
-        if self._file is None:
+        """Read the file again soon; signal handlers may call this."""
+        self._asked.put(True)
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._asked.put(False)
+
+    def look(self, *, asked: bool = False) -> None:
+        """Read the file again if it has changed, or if `asked`; where that fails, keys stay."""
+        stamp = _stamp(self._file)
+        if self._file is None or (stamp == self._stamp and not asked):
             return
+        self._stamp = stamp  # a broken file, too, is reported once
         try:
-            self._stamp, self._from_file = _stamp(self._file), _read(self._file)
+            self._from_file = _read(self._file)
         except ConfigError as error:
             logger.error("the API keys stay as they were: %s", error)
         else:
             logger.info("API keys read: %d", len(self._from_file))
 
-    def _look(self) -> None:
-        if self._file is None or time.monotonic() - self._looked < _LOOK_EVERY:
-            return
-        self._looked = time.monotonic()
-        stamp = _stamp(self._file)
-        if stamp != self._stamp:
-            self._stamp = stamp  # so that a broken file is reported once
-            self.reload()
+    def _run(self) -> None:
+        while True:
+            asked = False
+            with contextlib.suppress(queue.Empty):
+                asked = self._asked.get(timeout=_LOOK_EVERY)
+                if not asked:
+                    return
+            self.look(asked=asked)
 
 
 def _stamp(file: Path | None) -> tuple[int, int, int] | None:
@@ -81,7 +108,7 @@ def _stamp(file: Path | None) -> tuple[int, int, int] | None:
 
 def _read(file: Path) -> list[bytes]:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = read_regular(file, _MOST_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"the API keys of {file} cannot be read: {reason}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 
@@ -142,7 +143,8 @@ async def _ready(registry: Registry, _: Exchange, __: bytes) -> Answer:
 
 async def _metrics(registry: Registry, _: Exchange, __: bytes) -> Answer:
     """Return all metrics in Prometheus' text format."""
-    return Answer(registry.metrics.text(), content_type=registry.metrics.content_type.encode())
+    text = await asyncio.to_thread(registry.metrics.text)  # it reads the files of all workers
+    return Answer(text, content_type=registry.metrics.content_type.encode())
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:

@@ -14,6 +14,7 @@ them:
 - A client that has closed only its own side still gets its answer:
   https://github.com/Kludex/uvicorn/issues/1264.
 - Heads, trailers, chunk extensions and pipelines are limited in size.
+- A client that does not read its answer loses the connection: uvicorn would keep both for ever.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class _Connection(HttpToolsProtocol):
     _probes: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._lingering = LingeringTransport(transport, self.loop)
+        self._lingering = LingeringTransport(transport, self.loop, self._listen.answer_timeout)
         self._unanswered: deque[RequestResponseCycle] = deque()  # the first is being answered
         self._app = cast("ASGIApp", self.app)
         super().connection_made(cast("asyncio.Transport", self._lingering))

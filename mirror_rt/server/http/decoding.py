@@ -23,8 +23,9 @@ from mirror_rt.tokens.chunking import MOST_CHARACTERS
 _SMALL = 128 << 10
 # Least bytes of a part, and most bytes of an item that cannot be cut (a list of token ids).
 _PART, _LARGEST_ITEM = 64 << 10, 1 << 20
-# Replaces the large value while the rest of the body is decoded. It is longer than any field of
-# bounded length allows, so that such a field is refused just as its real value would be.
+# Replaces the large value, or what is in it, while the rest of the body is decoded. It is longer
+# than any field of bounded length allows, so that such a field is refused just as its real value
+# would be.
 _STAND_IN = "\0large" * 1000
 
 # Fields of other servers that change their vectors. Where unknown fields are ignored, these may
@@ -58,12 +59,13 @@ class BodyDecoder(Generic[T]):
         type: struct that a body is decoded to.
         field: field that may be large; with dots, a field of a nested struct.
         items: type of the field's value as a list.
+        stand_in: an item of such a list that no request has; a text, unless it takes none.
     """
 
-    def __init__(self, type: type[T], field: str, items: Any) -> None:
+    def __init__(self, type: type[T], field: str, items: Any, stand_in: object = _STAND_IN) -> None:
         self._decoders = decoders(type)
         self._items = msgspec.json.Decoder(items)
-        self._field = field
+        self._field, self._stand_in = field, stand_in
 
     async def __call__(self, body: bytes, config: ServerConfig) -> T:
         """Decode a body, with as many items and such fields as the server takes."""
@@ -76,7 +78,8 @@ class BodyDecoder(Generic[T]):
         if len(body) - (stop - start) > _SMALL:
             raise self._too_large()
         is_list = body[start : start + 1] == b"["
-        stand_in = msgspec.json.encode([_STAND_IN] if is_list else _STAND_IN)
+        given = [self._stand_in] if is_list else self._stand_in
+        stand_in = msgspec.json.encode(given)
         decoder = self._decoders[config.unknown_fields]
         request = decoder.decode(body[:start] + stand_in + body[stop:])
         if is_list and body[stop - 1 : stop] != b"]":
@@ -85,7 +88,7 @@ class BodyDecoder(Generic[T]):
         holder: Any = request
         for step in path:
             holder = getattr(holder, step)
-        if getattr(holder, name) != ([_STAND_IN] if is_list else _STAND_IN):
+        if getattr(holder, name) != given:
             raise self._too_large()
         # No list of token ids has so many items; the rest of a longer list is not read.
         most = max(config.max_items, _PART)

@@ -1,32 +1,49 @@
-"""End answers in the framing of their HTTP version, and make sure that they arrive."""
+"""End answers in the framing of their HTTP version, and make sure that they arrive, or end."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+access = logging.getLogger("mirror_rt.server.access")
+
 _SECONDS = 2.0
+# What may wait in a connection for its client before the application has to wait, in bytes; and
+# the least that a client has to take of it in `patience` seconds.
+_MOST_WAITING = _LEAST_TAKEN = 64 << 10
 
 
 class LingeringTransport:
-    """A transport that closes so that a client that is still sending gets its whole answer.
+    """A transport that ends well: with clients that are still sending, and those that do not read.
 
     If bytes arrive after a socket was closed, the kernel resets the connection, and the client
     loses the answer that it was about to read. So the writing side is closed first, and incoming
-    bytes are discarded until the client closes, for two seconds at most (RFC 9112, 9.6). All other
-    attributes are those of the transport within.
+    bytes are discarded until the client closes, for two seconds at most (RFC 9112, 9.6).
+
+    Where a client has taken less than 64 KiB within `patience` seconds, in which there was always
+    more for it, the connection is ended at once. So an answer that nobody reads ends, whatever it
+    is, and what is bound to a connection that was closed before it was read. All other attributes
+    are those of the transport within.
     """
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, patience: float
+    ) -> None:
         self._transport = transport
         self._loop = loop
+        self._patience = patience
         self._timer: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._written = self._taken = 0  # bytes: all, and those that were taken at `_since`
+        self._since = 0.0
         self.sending = False  # whether the client may have more to send
         self.lingers = False
+        transport.set_write_buffer_limits(_MOST_WAITING)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -37,8 +54,13 @@ class LingeringTransport:
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless the writing side is closed."""
-        if not self.lingers:
-            self._transport.write(data)
+        if self.lingers:
+            return
+        waited = self._transport.get_write_buffer_size() > 0
+        self._transport.write(data)
+        self._written += len(data)
+        if not waited:
+            self._begin_watch()
 
     def close(self) -> None:
         """Send what was written, and close: at once, or when the client has read everything."""
@@ -54,9 +76,31 @@ class LingeringTransport:
         self._timer = self._loop.call_later(_SECONDS, self._transport.close)
 
     def lost(self) -> None:
-        """Cancel the timer: the connection is gone."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Cancel the timers: the connection is gone."""
+        for timer in (self._timer, self._watch):
+            if timer is not None:
+                timer.cancel()
+
+    def _begin_watch(self) -> None:
+        """Watch from now on what the client takes, if there is something for it."""
+        waiting = self._transport.get_write_buffer_size()
+        self._since, self._taken = self._loop.time(), self._written - waiting
+        if waiting and self._watch is None:
+            self._watch = self._loop.call_later(self._patience, self._look)
+
+    def _look(self) -> None:
+        """End the connection if the client has taken too little for too long."""
+        self._watch = None
+        waiting = self._transport.get_write_buffer_size()
+        if not waiting:
+            return
+        if (left := self._since + self._patience - self._loop.time()) > 0:
+            self._watch = self._loop.call_later(left, self._look)
+        elif self._written - waiting - self._taken < _LEAST_TAKEN:
+            access.info("cut off", extra={"fields": {"reason": "the answer was not read"}})
+            self._transport.abort()
+        else:
+            self._begin_watch()
 
 
 class FramedApp:

@@ -27,6 +27,11 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _DISCARD_SECONDS, _DISCARD_BYTES = 2.0, 256 << 20
 
 
+# A larger answer is sent in parts of so many bytes, each when the client has taken most of those
+# before, so that a client that does not read has little more than two in its connection.
+_PART_BYTES = 64 << 10
+
+
 class HungUp(Exception):  # noqa: N818  # nothing is wrong
     """The client is gone."""
 
@@ -45,20 +50,25 @@ class Answer:
     held: int = 0  # bytes kept in memory until the pieces are sent
 
     async def send(self, receive: Receive, send: Send, unread: Unread) -> None:
-        """Send the answer; other tasks have their turn between two pieces."""
-        if isinstance(self.body, bytes):
-            await self.send_whole(self.body, send)
-            return
-        await send({"type": "http.response.start", "status": self.status,
-                    "headers": [(b"content-type", self.content_type), *self.headers]})  # fmt: skip
-        pieces = self.body
+        """Send the answer; other tasks have their turn between two parts."""
+        pieces, held = self.body, self.held
+        headers = [(b"content-type", self.content_type), *self.headers]
+        if isinstance(pieces, bytes):
+            if len(pieces) <= _PART_BYTES:
+                await self.send_whole(pieces, send)
+                return
+            headers.append((b"content-length", str(len(pieces)).encode()))
+            held, pieces = held + len(pieces), [pieces]
         if not isinstance(pieces, AsyncGenerator):
             pieces = _in_turns(pieces)
-        with unread.hold(self.held) as waiting:
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        with unread.hold(held) as waiting:
             async for piece in _until_hang_up(pieces, receive):
-                with waiting():
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-                await asyncio.sleep(0)
+                for start in range(0, len(piece), _PART_BYTES):
+                    part = piece[start : start + _PART_BYTES]
+                    with waiting():
+                        await send({"type": "http.response.body", "body": part, "more_body": True})
+                    await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b""})
 
     async def send_whole(self, body: bytes, send: Send) -> None:

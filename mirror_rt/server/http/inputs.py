@@ -27,9 +27,7 @@ async def encode(
     """Check the inputs in the field `name` and encode them; count texts and tokens for the log."""
     items = items_of(inputs, name, service, exchange)
     timeout = exchange.timeout(service.config.timeout)
-    encoded = await service.scheduler.aencode_with_info(
-        items, timeout=timeout, times=exchange.times, **options
-    )
+    encoded = await service.encode(items, timeout, exchange.times, **options)
     exchange.tokens = sum(encoded.token_counts.tolist())
     return encoded
 

@@ -168,6 +168,7 @@ STATUS = _any(
         "uptime_seconds": 10.7,
         "state": "ready",
         "ready": True,
+        "refusing": None,
         "open_requests": 0,
         "resident_bytes": 263090176,
         "default": NAME,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import os
@@ -79,8 +80,9 @@ async def status(registry: Registry, _: Exchange, __: bytes) -> Answer:
         "uptime_seconds": time.monotonic() - registry.began,
         "state": registry.state,
         "ready": registry.state == "ready",
+        "refusing": registry.refusing,
         "open_requests": registry.metrics.open_requests - 1,  # without this one
-        "resident_bytes": registry.metrics.resident_bytes(),
+        "resident_bytes": await asyncio.to_thread(registry.metrics.resident_bytes),
         "default": registry.models.default.name,
         "last_minute": registry.recent.summary(),
         "models": [_of_model(registry, model) for model in registry.models.by_name.values()],

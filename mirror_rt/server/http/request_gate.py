@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -153,15 +153,15 @@ class Endpoint:
         exchange: Exchange = scope[_EXCHANGE]
         exchange.route = self._route
         registry, body = self._registry, b""
-        with exchange.held as held:  # until the answer is sent
+        with exchange.held:  # until the answer is sent
             try:
-                if self._reads:
-                    grow = held.enter_context(registry.bodies.hold())
-                    body = await exchange.body(receive, registry.config, grow)
-                    async with until_hang_up(receive):
+                with registry.bodies.hold() as grow:
+                    if self._reads:
+                        body = await exchange.body(receive, registry.config, grow)
+                        async with until_hang_up(receive):
+                            answer = await self._handler(registry, exchange, body)
+                    else:
                         answer = await self._handler(registry, exchange, body)
-                else:
-                    answer = await self._handler(registry, exchange, body)
             except HungUp:
                 raise
             except asyncio.CancelledError:
@@ -172,6 +172,11 @@ class Endpoint:
             except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
                 await answer_problem(self._problem(error, exchange, body), scope, send)
             else:
+                if not isinstance(answer.body, bytes):
+                    answer.held += len(body)  # it may have the texts, or be computed of them
+                if not isinstance(answer.body, AsyncGenerator):
+                    exchange.held.close()  # the model is free before the client has read anything
+                body = b""
                 await self._send(answer, exchange, receive, send)
 
     async def _send(self, answer: Answer, exchange: Exchange, receive: Receive, send: Send) -> None:

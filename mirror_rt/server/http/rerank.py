@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -76,11 +77,10 @@ async def cohere(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /v2/rerank, as Cohere does."""
     request = await _cohere(body, registry.config)
     service = await registry.service(exchange, request.model, None, reranks=True)
-    texts = request.documents
-    check_number(texts, "documents", service.config.max_items)
-    if request.max_tokens_per_doc is not None:
-        texts = await _shortened(service, exchange, texts, request.max_tokens_per_doc)
-    encoded = await _scored(service, exchange, request.query, texts, "documents", "truncate")
+    encoded = await _scored(
+        service, exchange, request.query, request.documents, "documents", "truncate",
+        request.max_tokens_per_doc,
+    )  # fmt: skip
     scores = _scores(encoded)[:, 0]
 
     def result(i: int) -> dict[str, Any]:
@@ -115,25 +115,29 @@ async def predict(registry: Registry, exchange: Exchange, body: bytes) -> Answer
 
 
 async def _scored(
-    service: ModelService, exchange: Exchange, query: str, texts: Sequence[str], name: str, cut: str
-) -> EncodedTexts:
-    """Check the texts in the field `name`, and score each with the query."""
+    service: ModelService, exchange: Exchange, query: str, texts: Sequence[str], name: str,
+    cut: str, most_tokens: int | None = None,
+) -> EncodedTexts:  # fmt: skip
+    """Check the texts in the field `name`, and score each, or its first tokens, with the query."""
     if len(service.facts.labels) != 1:
         raise Problem(422, f"{service.model.name} gives several scores, which have no order: ask "
                       "/predict", "wrong_model", "model")  # fmt: skip
     check_number(texts, name, service.config.max_items)
     check_texts([query], "query")
     check_texts(texts, name)
-    return await _run(service, exchange, [Pair(query, text) for text in texts], cut)
+    items = [Pair(query, text) for text in texts]
+    return await _run(service, exchange, items, cut, most_tokens)
 
 
 async def _run(
-    service: ModelService, exchange: Exchange, items: list[Pair], cut: str
-) -> EncodedTexts:
+    service: ModelService, exchange: Exchange, items: list[Pair], cut: str,
+    most_tokens: int | None = None,
+) -> EncodedTexts:  # fmt: skip
     exchange.texts = len(items)
     timeout = exchange.timeout(service.config.timeout)
-    encoded = await service.scheduler.aencode_with_info(
-        cast(Any, items), timeout=timeout, times=exchange.times, on_too_long=cast(Any, cut)
+    shorten = None if most_tokens is None else partial(_shorten, service, most_tokens)
+    encoded = await service.encode(
+        items, timeout, exchange.times, shorten, on_too_long=cast(Any, cut)
     )
     exchange.tokens = sum(encoded.token_counts.tolist())
     return encoded
@@ -151,25 +155,18 @@ def _items(inputs: Sequence[str | list[str]]) -> list[Pair]:
     return items
 
 
-async def _shortened(
-    service: ModelService, exchange: Exchange, texts: Sequence[str], most: int
-) -> list[str]:
-    """Cut texts to their first tokens, in the thread of the tokenizer."""
+def _shorten(service: ModelService, most: int, pairs: list[Pair]) -> list[Pair]:
+    """Cut the documents of pairs to their first tokens."""
     tokenizer = service.loaded.pipeline.tokenizer
 
-    def work(chosen: Sequence[str]) -> list[str]:
-        kept = []
-        for text in chosen:
-            text = text[: tokenizer.clip_characters]
-            if len(text) > most:  # a token has a character at least
-                pieces = tokenizer.pieces(text, special_tokens=False)
-                text = text[: pieces[most - 1].stop] if len(pieces) > most else text
-            kept.append(text)
-        return kept
+    def cut(text: str) -> str:
+        text = text[: tokenizer.clip_characters]
+        if len(text) <= most:  # a token has a character at least
+            return text
+        pieces = tokenizer.pieces(text, special_tokens=False)
+        return text[: pieces[most - 1].stop] if len(pieces) > most else text
 
-    check_texts(texts, "documents")
-    timeout = exchange.timeout(service.config.timeout)
-    return [text async for part in service.tokens(texts, timeout, work) for text in part]
+    return [pair._replace(document=cut(cast(str, pair.document))) for pair in pairs]
 
 
 def _cut(service: ModelService, request: ScoreRequest) -> str:

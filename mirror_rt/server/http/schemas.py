@@ -144,13 +144,13 @@ class TokenizeRequest(OfModel, kw_only=True):
     prompt_name: PromptName = None
 
 
+IdLists = list[Annotated[int, Meta(ge=0, lt=1 << 31)] | TokenIds]
+
+
 class DecodeRequest(OfModel, kw_only=True):
     """A request for the texts of token ids."""
 
-    ids: Annotated[
-        list[Annotated[int, Meta(ge=0, lt=1 << 31)] | TokenIds],
-        Meta(description="A list of token ids, or a list of such lists."),
-    ]
+    ids: Annotated[IdLists, Meta(description="A list of token ids, or a list of such lists.")]
     skip_special_tokens: Annotated[
         bool, Meta(description="Leave out the tokens that the model adds, such as [CLS].")
     ] = True

@@ -29,6 +29,7 @@ from mirror_rt.server.http.schemas import (
     DecodeRequest,
     EmbedAllRequest,
     EmbedRequest,
+    IdLists,
     InputList,
     SimilarityParameters,
     SimilarityRequest,
@@ -43,7 +44,7 @@ _embed = BodyDecoder(EmbedRequest, "inputs", InputList)
 _embed_all = BodyDecoder(EmbedAllRequest, "inputs", InputList)
 _similarity = BodyDecoder(SimilarityRequest, "inputs.sentences", list[str])
 _tokenize = BodyDecoder(TokenizeRequest, "inputs", list[str])
-_decode = BodyDecoder(DecodeRequest, "ids", InputList)
+_decode = BodyDecoder(DecodeRequest, "ids", IdLists, [0] * 1000)
 # Number of values that are written at a time; other tasks have their turn in between.
 _NUMBERS = 1 << 15
 # Bytes that an answer computed piece by piece holds at a time: as much as 8 texts of 512 tokens
@@ -124,7 +125,7 @@ async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answe
         return b",".join(orjson.dumps([piece._asdict() for piece in found]) for found in tokens)
 
     timeout = exchange.timeout(registry.config.timeout)
-    return await _begun(_listed(service.tokens(texts, timeout, work)), held=_HELD)
+    return await _begun(_listed(service.tokens(texts, timeout, work, "show")), held=_HELD)
 
 
 async def decode(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
@@ -138,7 +139,7 @@ async def decode(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
         return b",".join(map(orjson.dumps, tokenizer.texts_of(chosen, skip_special=skip)))
 
     timeout = exchange.timeout(registry.config.timeout)
-    return await _begun(_listed(service.tokens(ids, timeout, work)), held=_HELD)
+    return await _begun(_listed(service.tokens(ids, timeout, work, "join")), held=_HELD)
 
 
 async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:

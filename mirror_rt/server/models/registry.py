@@ -32,6 +32,8 @@ logger = logging.getLogger("mirror_rt.server")
 
 # /ready runs the model; everybody who asks within _PROBE_KEPT seconds gets the same answer.
 _PROBE_SECONDS, _PROBE_KEPT = 5.0, 0.5
+# A model that has let nobody in for so many seconds, and would let nobody in now, is not ready.
+_REFUSED_SECONDS = 10.0
 # Limits for all requests together: how many bodies of the largest size, and how many bytes.
 _BODIES, _MOST_BYTES = 4, 64 << 20
 _LOOK_EVERY = 0.02  # seconds
@@ -70,6 +72,7 @@ class Registry:
             raise
         self._warming = threading.Thread(target=self._warm_up, name="mirror_rt-warm-up")
         self._warming.start()
+        keys.watch()
 
     @property
     def services(self) -> dict[str, ModelService]:
@@ -120,7 +123,7 @@ class Registry:
         self._reloader = Reloader(sources, self.config.reload_interval, self.replace)
 
     def reload(self) -> None:
-        """Read the keys again now and the models soon; signal handlers may call this."""
+        """Read the keys and the models again soon; signal handlers may call this."""
         self.keys.reload()
         self._look_again()
 
@@ -150,10 +153,12 @@ class Registry:
         self._cache.drop(gone)
 
     async def check_ready(self) -> None:
-        """Run every model in memory; Problem 503 if one does not answer."""
+        """Run every model in memory; Problem 503 if one does not answer, or refuses everybody."""
         self.check_warm()
         if self.stopping:
             raise Problem(503, "not ready: stopping", "not_ready")
+        if (why := self.refusing) is not None:
+            raise Problem(503, f"not ready: {why}", "not_ready", headers={"retry-after": "1"})
         if self._probe is None or (
             self._probe.done() and time.monotonic() - self._probed > _PROBE_KEPT
         ):
@@ -176,12 +181,21 @@ class Registry:
             self._probed = time.monotonic()
 
     @property
-    def state(self) -> Literal["ready", "warming up", "failed", "stopping"]:
+    def refusing(self) -> str | None:
+        """Return which model has refused everybody for long, and would still, and why."""
+        for name, service in self.services.items():
+            found = service.scheduler.refusing()
+            if found is not None and found[0] >= _REFUSED_SECONDS:
+                return f"{name} has refused every request for {found[0]:.0f} s: {found[1]}"
+        return None
+
+    @property
+    def state(self) -> Literal["ready", "warming up", "failed", "stopping", "refusing"]:
         """Return what is known without running a model; requests are accepted if it is ready."""
         if self.stopping:
             return "stopping"
         if self.warm.is_set():
-            return "ready"
+            return "ready" if self.refusing is None else "refusing"
         return "warming up" if self._failure is None else "failed"
 
     def stop(self) -> None:
@@ -195,6 +209,7 @@ class Registry:
         self._warming.join()
         if self._reloader is not None:
             self._reloader.close()
+        self.keys.close()
         self._loader.close()
         self._cache.drop(self._cache.loaded(), 0)
         self._cache.close()

@@ -10,21 +10,22 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import renumbered
 from mirror_rt.pipeline.options import EncodeKeywords
-from mirror_rt.pipeline.pipeline import Vectors
+from mirror_rt.pipeline.pipeline import EncodedTexts, Vectors
 from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.scheduling import BatchReport, RequestTimes, Scheduler, Turns
 from mirror_rt.scheduling.requests import Request
+from mirror_rt.scheduling.tokenizing import Work
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.models.served_models import NamedEncoder
 from mirror_rt.server.monitoring.metrics import ModelMetrics
 from mirror_rt.server.monitoring.recent import Recent
 from mirror_rt.tokens.pairs import Pair
-from mirror_rt.tokens.windows import cut_ranges, text_windows
+from mirror_rt.tokens.windows import cut_ranges, size_of, text_windows
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -107,6 +108,17 @@ class ModelService:
         """Return the encoder of a model that gives vectors."""
         return cast(Encoder, self.loaded)
 
+    async def encode(
+        self, items: Sequence[Any], timeout: float, times: RequestTimes | None,
+        prepare: Callable[[list[Any]], list[Any]] | None = None, **options: Unpack[EncodeKeywords],
+    ) -> EncodedTexts:  # fmt: skip
+        """Encode the items of a request, which `prepare` changes where they are tokenised."""
+        intake = self.scheduler.intake
+        with intake.guard():
+            request = intake.begin(items, timeout, options, times, prepare=prepare)
+        encoded: EncodedTexts = await intake.result(request)
+        return encoded
+
     async def token_vectors(
         self, items: Items, timeout: float, options: EncodeKeywords, times: RequestTimes | None
     ) -> AsyncIterator[list[Vectors]]:
@@ -114,13 +126,13 @@ class ModelService:
 
         All of them are checked before the first vectors are yielded, which happens within `timeout`
         seconds. Vectors are computed only when they are asked for, and no more once the iterator is
-        closed.
+        closed. Between two pieces the rest is no work that waits.
 
         Yields:
             For some texts at a time, in their order: a float32 array [tokens, H] of each.
         """
         intake = self.scheduler.intake
-        with self._admitted(items, timeout, options) as whole:
+        with self._admitted(items, timeout, options, "tokenize") as whole:
             intake.tokenize_aside(whole, lambda request, rows: request.future.set_result(rows))
             rows = (await intake.result(whole)).tokens
             ids = [rows.ids[begin:end].tolist() for begin, end in rows.spans()]
@@ -132,24 +144,28 @@ class ModelService:
                     part = intake.begin(chosen, left, options, times, of_tokens=True, exempt=True)
                 with renumbered(piece):
                     vectors = await intake.result(part)
-                yield vectors
+                with intake.queue.uncounted(whole):
+                    yield vectors
 
     async def tokens(
-        self, texts: Items, timeout: float, work: Callable[[Any], T]
+        self, texts: Items, timeout: float, work: Callable[[Any], T], kind: Work
     ) -> AsyncIterator[T]:
         """Yield the results of work on at least one item, some items at a time, in another thread.
 
-        The first result comes within `timeout` seconds, or TimeoutError is raised.
+        The first result comes within `timeout` seconds, or TimeoutError is raised. Between two
+        pieces the rest is no work that waits.
         """
-        pieces = cut_ranges([len(text) for text in texts], _TOKENS_PIECE, _TOKENS_PIECE_CHARACTERS)
-        with self._admitted(texts, timeout, {}, of_tokens=False) as whole:
+        sizes, intake = [len(text) for text in texts], self.scheduler.intake
+        with self._admitted(texts, timeout, {}, kind) as whole:
             whole.texts = []
-            for piece in pieces:
+            for piece in cut_ranges(sizes, _TOKENS_PIECE, _TOKENS_PIECE_CHARACTERS):
+                size = sum(sizes[piece.start : piece.stop])
                 async with asyncio.timeout(timeout if piece.start == 0 else None):
-                    found = await self.scheduler.intake.in_tokenizer(
-                        partial(work, texts[piece.start : piece.stop]), long=len(pieces) > 1
+                    found = await intake.in_tokenizer(
+                        whole, partial(work, texts[piece.start : piece.stop]), size
                     )
-                yield found
+                with intake.queue.uncounted(whole):
+                    yield found
 
     @property
     def most_characters(self) -> int:
@@ -173,14 +189,16 @@ class ModelService:
         self.loaded.warmup(batch_size=max(1, self.config.token_budget // 64))
         pipeline = self.loaded.pipeline
         pipeline.encode(text_windows(self._items(["ready"]), invalid={}), pipeline.plan())
-        rows = pipeline.tokenize(self._items(_USUAL_TEXTS), pipeline.plan()).tokens
-        usual = time.monotonic()
+        texts, usual = self._items(_USUAL_TEXTS), time.monotonic()
+        rows = pipeline.tokenize(texts, pipeline.plan()).tokens
+        tokenized = time.monotonic()
         pipeline.run(pipeline.pad(rows))  # all of them, though they are equal
         tokens = rows.lengths.tolist()
-        seconds = time.monotonic() - usual
+        seconds = time.monotonic() - tokenized
         self.scheduler.intake.queue.learn(
-            BatchReport(tokens, sum(tokens), [], seconds, failed=False), time.monotonic()
-        )
+            BatchReport(tokens, sum(tokens), [], seconds, failed=False), time.monotonic(),
+            (sum(map(size_of, texts)), tokenized - usual),
+        )  # fmt: skip
         self.warm = True
         logger.info("%s is warm after %.1f s", self.model.name, time.monotonic() - began)
 
@@ -197,15 +215,13 @@ class ModelService:
 
     @contextlib.contextmanager
     def _admitted(
-        self, items: Items, timeout: float, options: EncodeKeywords, *, of_tokens: bool = True
+        self, items: Items, timeout: float, options: EncodeKeywords, work: Work
     ) -> Iterator[Request]:
-        """Admit a request as a whole, whose parts a block runs or tokenises one by one."""
-        intake = self.scheduler.intake
+        """Admit a request as a whole, whose parts a block tokenises, and may run, one by one."""
+        intake, runs = self.scheduler.intake, work == "tokenize"
         with intake.guard():
-            whole = intake.request(items, timeout, options, None, of_tokens=of_tokens)
-            intake.queue.admit(
-                whole, intake.queue.admission.estimate.tokens(whole) if of_tokens else 0
-            )
+            whole = intake.request(items, timeout, options, None, of_tokens=runs, runs=runs)
+            intake.admit(whole, work)
         try:
             yield whole
         finally:

@@ -9,11 +9,14 @@ import socket
 import ssl
 
 from mirror_rt.errors import ConfigError
+from mirror_rt.io.regular_files import read_regular
 from mirror_rt.server.config import ListenConfig, ServerConfig
 from mirror_rt.server.http.app import create_app
 from mirror_rt.server.models.sources import Sources
 from mirror_rt.server.process.supervisor import Supervisor
 from mirror_rt.server.process.uvicorn_server import run_app
+
+_MOST_TLS_BYTES = 1 << 20  # of a file with a certificate or a key
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -92,6 +95,8 @@ def _check_tls(listen: ListenConfig) -> None:
     if listen.tls_certificate is None or listen.tls_key is None:
         return
     try:
+        for file in (listen.tls_certificate, listen.tls_key):
+            read_regular(file, _MOST_TLS_BYTES)  # opening a pipe would wait for ever
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(listen.tls_certificate, listen.tls_key)
     except (OSError, ssl.SSLError) as error:
