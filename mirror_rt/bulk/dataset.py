@@ -25,7 +25,7 @@ from mirror_rt.bulk.parts import (
 from mirror_rt.bulk.plan import dataset_plan, find_bundle, refuse_other_plan
 from mirror_rt.bulk.progress import Progress, told_how_to_resume
 from mirror_rt.bulk.reading import Block, find_blocks
-from mirror_rt.bundle.onnx_files import digest_of
+from mirror_rt.bundle.identity import digest_of
 from mirror_rt.errors import OutputExistsError
 from mirror_rt.io.storage import Folder
 
@@ -121,7 +121,7 @@ def merge_manifest(config: DatasetConfig) -> dict[str, Any]:
     output = Folder.at(config.output)
     blocks, plan = find_blocks(config.input, outside=output), read_plan(output)
     asked = {
-        "bundle": digest_of(find_bundle(config.model, config.load)),
+        "bundle": digest_of(find_bundle(config.model, config.load), verified=config.load.verify),
         "text_field": config.text_field,
     }
     refuse_other_plan(output, plan, plan | asked)

@@ -19,8 +19,9 @@ from itertools import chain
 from typing import Any, cast
 
 from mirror_rt.bulk.options import DatasetConfig, texts_named_in
-from mirror_rt.bulk.plan import refuse_other_plan
+from mirror_rt.bulk.plan import dataset_plan, find_bundle, refuse_other_plan
 from mirror_rt.bulk.reading import Block, read_block
+from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.tables import TableEncoder
 from mirror_rt.errors import DataError, OutputExistsError, require
@@ -54,8 +55,20 @@ class PartWriter:
 
     @classmethod
     def open(cls, config: DatasetConfig, job: str) -> PartWriter:
-        """Load the encoder of a job."""
-        encoder = Encoder.load(config.model, **config.load.keywords())
+        """Load the encoder of a job.
+
+        Raises:
+            DataError: it would make other vectors here, because the bundle, mirror_rt, the engine
+                or the provider is another one.
+        """
+        folder = find_bundle(config.model, config.load)
+
+        def load() -> Encoder:
+            if digest_of_plan(plan := dataset_plan(config)) != job:
+                raise DataError(f"this process would make other vectors than the job's: {plan}")
+            return Encoder.open(folder, config.load)
+
+        encoder = load_unchanged(folder, load, Encoder.close)
         how = cast(EncodeKeywords, asdict(config.options))
         table = TableEncoder(encoder, text_column=config.text_field, columns=config.columns, **how)
         return cls(Folder.at(config.output), table, job, config.window)

@@ -11,6 +11,7 @@ from mirror_rt.bundle.json_document import naming, read_document
 from mirror_rt.bundle.manifest import Dimension, Layout, Manifest
 from mirror_rt.errors import BundleError, BundleIntegrityError
 from mirror_rt.io.atomic import files_under, sha256, write_json
+from mirror_rt.io.file_states import content_sha256
 from mirror_rt.schema import Digest, InnerPath, build
 
 PACK_FILE = Layout.pack
@@ -76,7 +77,7 @@ class PackedBundle:
     def check_manifest(self, pack: Path) -> None:
         """Raise BundleIntegrityError if mirror.json of the bundle is not that of this entry."""
         path = pack / self.path / Layout.manifest
-        if sha256(path) != self.manifest_sha256:
+        if content_sha256(path) != self.manifest_sha256:
             raise BundleIntegrityError(
                 f"{path} is not the one that {PACK_FILE} names: make it again"
             )
