@@ -194,6 +194,25 @@ def whole_parts(output: Folder, blocks: Sequence[Block], job: str) -> dict[str, 
     return {block.part: record for block, record in pairs if record is not None}
 
 
+def refuse_parts(output: Folder, blocks: Sequence[Block], whole: Iterable[str]) -> None:
+    """Raise OutputExistsError if a block has a part already.
+
+    `whole` names those that are of this job and of the input as it is now.
+    """
+    there = output.files()
+    names = [block.part for block in blocks if block.part in there]
+    if others := sorted({*names} - {*whole}):
+        raise OutputExistsError(
+            f"{output} holds {len(others)} parts that are damaged or not of the input as it is "
+            f"now: {_some(others)}; name another folder, encode them again with --resume, or start "
+            "anew with --overwrite"
+        )
+    if names:
+        raise OutputExistsError(
+            f"{output} holds {len(names)} of the {len(blocks)} parts: go on with --resume"
+        )
+
+
 def remove_manifest(output: Folder) -> None:
     """Remove the manifest, which says that the job is complete, before work on it goes on."""
     output.delete(_MANIFEST)

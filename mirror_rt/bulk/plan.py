@@ -71,6 +71,7 @@ def dataset_plan(config: DatasetConfig) -> dict[str, Any]:
     digest = digest_of(folder, verified=config.load.verify)
     return {
         **_vector_plan(folder, digest, config.load, config.options),
+        "input": config.input if "://" in config.input else str(Path(config.input).absolute()),
         "text_field": config.text_field,
         "columns": None if config.columns is None else list(config.columns),
         "window": config.window,
