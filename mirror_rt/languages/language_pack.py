@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self, Unpack
 
-from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.encoding.encoder import Encoder
@@ -152,8 +151,7 @@ class LanguagePack(PackEncoder):
         entry, folder = self.index.bundles[name], self._folder(name)
 
         def load() -> Encoder:
-            entry.check_manifest(self.folder)
-            return Encoder(folder, Manifest.read(folder), self._options)
+            return Encoder(folder, entry.read_manifest(self.folder), self._options)
 
         encoder = load_unchanged(folder, load, Encoder.close)
         logger.info("%s loaded", folder)
@@ -163,5 +161,5 @@ class LanguagePack(PackEncoder):
         return self.folder / self.index.bundles[name].path
 
     def _bytes(self, name: str) -> int:
-        folder = self._folder(name)
-        return memory_of(folder, Manifest.read(folder), self._options.stored_variant)
+        manifest = self.index.bundles[name].read_manifest(self.folder)
+        return memory_of(self._folder(name), manifest, self._options.stored_variant)

@@ -154,8 +154,7 @@ def _load_pack(folder: Path, source: Source, digest: str, files: FileStates) -> 
     models = []
     for name in chosen:
         entry = index.bundles[name]
-        if config.load.verify:
-            entry.verify(folder)
+        (entry.verify if config.load.verify else entry.read_manifest)(folder)
         language = entry.language or name
         models.append(_model(f"{family}-{name}", folder / entry.path, config, language))
     default = index.default if index.default in chosen else chosen[0]
