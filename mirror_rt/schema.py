@@ -161,6 +161,19 @@ def check_values(document: Any) -> None:
                     raise ValueError(f"{_path((*where, key))} is {reprlib.repr(part)}, {fault}")
 
 
+def is_too_deep(document: Any) -> bool:
+    """Return whether a JSON value has lists and objects within each other on too many levels."""
+    layer, levels = [document], 0
+    while layer:
+        levels += 1
+        if levels > _MOST_LEVELS:
+            return True
+        inner = (value.values() if isinstance(value, dict) else value for value in layer
+                 if isinstance(value, dict | list))  # fmt: skip
+        layer = [item for items in inner for item in items if isinstance(item, dict | list)]
+    return False
+
+
 def _fault(value: Any) -> str | None:
     if isinstance(value, str):
         return None if is_unicode(value) else "which is not valid Unicode"
