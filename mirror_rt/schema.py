@@ -45,12 +45,17 @@ def matching(pattern: str, expected: str) -> Rule:
     return Rule(expected, lambda value: re.fullmatch(pattern, value) is not None)
 
 
+# What is shown, or written to a log, as it is.
+Printable = Rule("a name of printable characters", lambda text: text.isprintable() and text != "")
+
+
 def _stays_inside(name: str) -> bool:
     """Return whether a relative path stays in its folder and is a valid name on every system."""
     parts = PurePosixPath(name).parts
     inside = bool(parts) and not name.startswith("/") and ".." not in parts
     usable = all(len(part.encode()) <= 255 for part in parts) and len(name) <= 1024
-    return inside and usable and not set(name) & set("\\:\0")
+    controls = any(ord(character) < 32 or ord(character) == 127 for character in name)
+    return inside and usable and not controls and not set(name) & set("\\:")
 
 
 # A path in a document, which is checked because the document may come from a stranger.

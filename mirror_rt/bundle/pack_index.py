@@ -6,14 +6,14 @@ import dataclasses
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from mirror_rt.bundle.json_document import naming, read_document
 from mirror_rt.bundle.manifest import Dimension, Layout, Manifest
 from mirror_rt.errors import BundleError, BundleIntegrityError
 from mirror_rt.io.atomic import files_under, sha256, write_json
 from mirror_rt.io.file_states import content_sha256
-from mirror_rt.schema import Digest, InnerPath, build
+from mirror_rt.schema import Digest, InnerPath, Printable, build
 
 PACK_FILE = Layout.pack
 PACK_VERSION = 1
@@ -39,7 +39,7 @@ class PackedBundle:
     path: InnerPath
     dimension: Dimension
     manifest_sha256: Digest
-    language: str | None = None
+    language: Annotated[str, Printable] | None = None
     level: str | None = None
     base_model: dict[str, Any] = field(default_factory=dict)
     variants: list[str] = field(default_factory=list)
@@ -111,7 +111,7 @@ class PackIndex:
         created: time of writing, in ISO 8601.
     """
 
-    bundles: dict[str, PackedBundle]
+    bundles: dict[Annotated[str, Printable], PackedBundle]
     default: str
     generator: str = ""
     created: str = ""

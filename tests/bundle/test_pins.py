@@ -194,6 +194,16 @@ def test_pull_of_a_manifest_that_is_not_the_index_s(hub, pack, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", ["a\nb", "", "a\x1b[2J", "\u2028"])
+def test_names_of_a_pack_are_shown_as_they_are(pack, name, cli):
+    values = json.loads((pack / "pack.json").read_text())
+    values["bundles"][name] = values["bundles"].pop("en")
+    (pack / "pack.json").write_text(json.dumps(values))
+    with pytest.raises(BundleError, match="expected a name of printable characters"):
+        PackIndex.read(pack)
+    assert cli("info", pack).err.count("\n") == 1
+
+
 FALSE = [{"language": "de"}, {"dimension": 64}, {"space": "of-all"}, {"level": "word"},
          {"variants": ["fp32", "int8"]}]  # fmt: skip
 

@@ -23,7 +23,8 @@ from mirror_rt.bundle.pack_index import (
     refuse_links_out,
 )
 from mirror_rt.errors import BundleError, OutputExistsError
-from mirror_rt.io.atomic import check_free, link_or_copy, replace_folder
+from mirror_rt.io.atomic import check_free, link_or_copy
+from mirror_rt.io.exchange import replace_folder
 
 logger = logging.getLogger("mirror_export")
 
