@@ -6,9 +6,9 @@ the bundle into a wheel without code. A folder with that wheel is an index for p
     python deploy/default_model.py --out index
     PIP_FIND_LINKS=index python -c 'from mirror_rt import Encoder; Encoder.load("all-MiniLM-L6-v2")'
 
-The wheel has the version of the release if its graphs have the hashes in
+The wheel has the version of the release if the bundle has the pin in
 mirror_rt/bundle/ready_models.py. Otherwise (another version of torch, another model) it has a local
-version, 1.0.0+local, and the hashes to enter there are printed.
+version, 1.0.0+local, and the pin to enter there is printed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_rt.bundle.ready_models import READY_MODELS, ReadyModel
+from mirror_rt.bundle.ready_models import READY_MODELS, ReadyModel, pin_of
 from mirror_rt.errors import MirrorError
 from mirror_rt.io.atomic import new_file
 
@@ -75,12 +75,10 @@ def write_wheel(model: ReadyModel, bundle: Path, folder: Path) -> Path:
     """
     manifest = Manifest.read(bundle)
     manifest.verify(bundle)
-    changed = {name: record.sha256 for name, record in manifest.files.items()
-               if model.files.get(name, record.sha256) != record.sha256}  # fmt: skip
-    missing = model.files.keys() - manifest.files.keys()
-    for name, digest in changed.items():
-        print(f"not the file of the release: {name} has SHA-256 {digest}", file=sys.stderr)
-    version = f"{model.version}+local" if changed or missing else model.version
+    pin = pin_of(manifest)
+    if pin != model.pin:
+        print(f"not the bundle of the release: its pin is {pin}", file=sys.stderr)
+    version = model.version if pin == model.pin else f"{model.version}+local"
     info = f"{model.module}-{version}.dist-info"
     card = (bundle / Layout.card).read_text(encoding="utf-8")
     contents: dict[str, bytes | Path] = {

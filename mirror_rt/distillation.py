@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.bundle.declared_modules import MODULES
+from mirror_rt.bundle.identity import digest_of
 from mirror_rt.bundle.json_document import made_now
 from mirror_rt.bundle.manifest import MOST_TOKENS, Layout, Manifest, Variant, record_files
 from mirror_rt.bundle.model_card import write_model_card
-from mirror_rt.bundle.onnx_files import digest_of
 from mirror_rt.bundle.static_files import MODULE, TABLE, TABLE_NAMES
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, require
@@ -278,7 +278,10 @@ def _manifest(
         language=source.language,
         level=source.level,
         base_model=source.base_model,
-        training={"distilled_from": digest_of(encoder.folder), "tokens": len(table)}
+        training={
+            "distilled_from": digest_of(encoder.folder, verified=encoder.options.verify),
+            "tokens": len(table),
+        }
         | asdict(config)
         | {"words": config.words and Path(config.words).name},  # not whose folder it was in
         space=sha256(folder / TABLE)[:16],

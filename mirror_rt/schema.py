@@ -45,12 +45,17 @@ def matching(pattern: str, expected: str) -> Rule:
     return Rule(expected, lambda value: re.fullmatch(pattern, value) is not None)
 
 
+# What is shown, or written to a log, as it is.
+Printable = Rule("a name of printable characters", lambda text: text.isprintable() and text != "")
+
+
 def _stays_inside(name: str) -> bool:
     """Return whether a relative path stays in its folder and is a valid name on every system."""
     parts = PurePosixPath(name).parts
     inside = bool(parts) and not name.startswith("/") and ".." not in parts
     usable = all(len(part.encode()) <= 255 for part in parts) and len(name) <= 1024
-    return inside and usable and not set(name) & set("\\:\0")
+    controls = any(ord(character) < 32 or ord(character) == 127 for character in name)
+    return inside and usable and not controls and not set(name) & set("\\:")
 
 
 # A path in a document, which is checked because the document may come from a stranger.
@@ -159,6 +164,19 @@ def check_values(document: Any) -> None:
             for part in (key, item):
                 if fault := _fault(part):
                     raise ValueError(f"{_path((*where, key))} is {reprlib.repr(part)}, {fault}")
+
+
+def is_too_deep(document: Any) -> bool:
+    """Return whether a JSON value has lists and objects within each other on too many levels."""
+    layer, levels = [document], 0
+    while layer:
+        levels += 1
+        if levels > _MOST_LEVELS:
+            return True
+        inner = (value.values() if isinstance(value, dict) else value for value in layer
+                 if isinstance(value, dict | list))  # fmt: skip
+        layer = [item for items in inner for item in items if isinstance(item, dict | list)]
+    return False
 
 
 def _fault(value: Any) -> str | None:

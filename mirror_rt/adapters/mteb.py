@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from mirror_rt.adapters.lazy import LazyEncoder, TextEncoder
 from mirror_rt.bundle.hub import is_hub_name
-from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.identity import digest_of
 from mirror_rt.errors import importing
 from mirror_rt.vectors.quantization import Embeddings
 
@@ -108,13 +107,14 @@ class MirrorEncoder(AbsEncoder):
     def _meta(self, revision: str | None) -> ModelMeta:
         """Return the metadata under which MTEB files results.
 
-        The revision of a local bundle is the hash of its manifest, which contains the hashes of its
-        files, so that results of another bundle at the same path are not mistaken for this one's.
+        The revision of a local model is its identity, by the contents of its files, so that results
+        of another model at the same path are not mistaken for this one's.
         """
         name = self._lazy.name
-        manifest = Path(getattr(self.model, "folder", name), Layout.manifest)
-        if revision is None and manifest.is_file():
-            revision = hashlib.sha256(manifest.read_bytes()).hexdigest()[:40]
+        folder = Path(getattr(self.model, "folder", name))
+        if revision is None and folder.is_dir():
+            verified = self._lazy.model_kwargs.get("verify", True)
+            revision = digest_of(folder, verified=verified)[:40]
         if Path(name).exists() or not is_hub_name(name):
             name = f"mirror-rt/{Path(name).absolute().name}"
         options = self._lazy.model_kwargs | self._lazy.encode_kwargs

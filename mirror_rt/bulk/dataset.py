@@ -18,6 +18,7 @@ from mirror_rt.bulk.parts import (
     digest_of_plan,
     open_output,
     read_plan,
+    refuse_parts,
     remove_manifest,
     whole_parts,
     write_manifest,
@@ -25,8 +26,7 @@ from mirror_rt.bulk.parts import (
 from mirror_rt.bulk.plan import dataset_plan, find_bundle, refuse_other_plan
 from mirror_rt.bulk.progress import Progress, told_how_to_resume
 from mirror_rt.bulk.reading import Block, find_blocks
-from mirror_rt.bundle.onnx_files import digest_of
-from mirror_rt.errors import OutputExistsError
+from mirror_rt.bundle.identity import digest_of
 from mirror_rt.io.storage import Folder
 
 
@@ -88,10 +88,8 @@ def _encode(config: DatasetConfig, plan: dict[str, Any], engine: _Engine) -> Dat
     open_output(output, plan, resume=config.resume, overwrite=config.overwrite)
     mine, job = blocks[index::count], digest_of_plan(plan)
     parts = whole_parts(output, mine, job)
-    if parts and not config.resume:
-        raise OutputExistsError(
-            f"{output} holds {len(parts)} of the {len(mine)} parts: go on with --resume"
-        )
+    if not config.resume:
+        refuse_parts(output, mine, parts)
     resumed, todo = _rows(parts), [block for block in mine if block.part not in parts]
     known = [block.rows for block in mine]
     total = None if None in known else sum(filter(None, known))
@@ -121,7 +119,7 @@ def merge_manifest(config: DatasetConfig) -> dict[str, Any]:
     output = Folder.at(config.output)
     blocks, plan = find_blocks(config.input, outside=output), read_plan(output)
     asked = {
-        "bundle": digest_of(find_bundle(config.model, config.load)),
+        "bundle": digest_of(find_bundle(config.model, config.load), verified=config.load.verify),
         "text_field": config.text_field,
     }
     refuse_other_plan(output, plan, plan | asked)

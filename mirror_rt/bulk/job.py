@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -25,6 +27,12 @@ from mirror_rt.errors import DataError, OutputExistsError
 from mirror_rt.io.atomic import check_free, check_space, new_file, write_json
 from mirror_rt.io.vectors import open_sink, output_files
 from mirror_rt.vectors.quantization import Embeddings
+
+logger = logging.getLogger("mirror_rt")
+
+# What a damaged archive makes numpy and zipfile raise.
+_DAMAGED = (OSError, ValueError, KeyError, EOFError, AttributeError, SyntaxError, RuntimeError,
+            NotImplementedError, TypeError, zlib.error, zipfile.BadZipFile)  # fmt: skip
 
 _JOB, _COMPLETE, _LOCK = "job.json", "complete.json", ".lock"
 
@@ -47,9 +55,14 @@ class JobFolder:
         self._bytes = 0
 
     def count_parts(self) -> None:
-        """Count the finished windows and their rows."""
+        """Count the finished windows and their rows, up to one that is damaged: it is lost."""
         while self._path(self.parts).is_file():
-            self._count(self._load(self.parts)[0])
+            try:
+                vectors, _ = self._load(self.parts)
+            except DataError as error:
+                logger.warning("%s: going on with the texts of this part", error)
+                return
+            self._count(vectors)
 
     @property
     def is_complete(self) -> bool:
@@ -105,10 +118,8 @@ class JobFolder:
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return arrays["vectors"], json.loads(arrays["ids"].tobytes())
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise DataError(
-                f"{path} is damaged ({error}): start anew with --overwrite, without --resume"
-            ) from error
+        except _DAMAGED as error:
+            raise DataError(f"{path} is damaged ({error})") from error
 
 
 @contextlib.contextmanager

@@ -19,8 +19,9 @@ from itertools import chain
 from typing import Any, cast
 
 from mirror_rt.bulk.options import DatasetConfig, texts_named_in
-from mirror_rt.bulk.plan import refuse_other_plan
+from mirror_rt.bulk.plan import dataset_plan, find_bundle, refuse_other_plan
 from mirror_rt.bulk.reading import Block, read_block
+from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.tables import TableEncoder
 from mirror_rt.errors import DataError, OutputExistsError, require
@@ -54,8 +55,20 @@ class PartWriter:
 
     @classmethod
     def open(cls, config: DatasetConfig, job: str) -> PartWriter:
-        """Load the encoder of a job."""
-        encoder = Encoder.load(config.model, **config.load.keywords())
+        """Load the encoder of a job.
+
+        Raises:
+            DataError: it would make other vectors here, because the bundle, mirror_rt, the engine
+                or the provider is another one.
+        """
+        folder = find_bundle(config.model, config.load)
+
+        def load() -> Encoder:
+            if digest_of_plan(plan := dataset_plan(config)) != job:
+                raise DataError(f"this process would make other vectors than the job's: {plan}")
+            return Encoder.open(folder, config.load)
+
+        encoder = load_unchanged(folder, load, Encoder.close)
         how = cast(EncodeKeywords, asdict(config.options))
         table = TableEncoder(encoder, text_column=config.text_field, columns=config.columns, **how)
         return cls(Folder.at(config.output), table, job, config.window)
@@ -179,6 +192,25 @@ def whole_parts(output: Folder, blocks: Sequence[Block], job: str) -> dict[str, 
         records = list(pool.map(partial(find_part, output, job=job), some))
     pairs = zip(some, records, strict=True)
     return {block.part: record for block, record in pairs if record is not None}
+
+
+def refuse_parts(output: Folder, blocks: Sequence[Block], whole: Iterable[str]) -> None:
+    """Raise OutputExistsError if a block has a part already.
+
+    `whole` names those that are of this job and of the input as it is now.
+    """
+    there = output.files()
+    names = [block.part for block in blocks if block.part in there]
+    if others := sorted({*names} - {*whole}):
+        raise OutputExistsError(
+            f"{output} holds {len(others)} parts that are damaged or not of the input as it is "
+            f"now: {_some(others)}; name another folder, encode them again with --resume, or start "
+            "anew with --overwrite"
+        )
+    if names:
+        raise OutputExistsError(
+            f"{output} holds {len(names)} of the {len(blocks)} parts: go on with --resume"
+        )
 
 
 def remove_manifest(output: Folder) -> None:

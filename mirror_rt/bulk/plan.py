@@ -10,22 +10,17 @@ from typing import Any
 import numpy as np
 
 from mirror_rt.bulk.options import BulkConfig, DatasetConfig
-from mirror_rt.bundle.onnx_files import digest_of, read_manifest
+from mirror_rt.bundle.identity import digest_of
+from mirror_rt.bundle.onnx_files import read_manifest
 from mirror_rt.bundle.pack_index import refuse_pack
 from mirror_rt.errors import DataError, ProviderError
-from mirror_rt.inference.engines import engine_version, providers_here
+from mirror_rt.inference.engines import providers_here
+from mirror_rt.inference.identity import model_identity
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.openvino.runner import resolve_openvino
 from mirror_rt.inference.providers import CPU, NATIVE, OPENVINO
 from mirror_rt.io.atomic import sha256
 from mirror_rt.pipeline.options import EncodeOptions
-
-# Options that change no vector: where the bundle is from (its hash counts anyway), whether it is
-# checked, which threads or cards share the work, what happens to a text without a vector, and
-# where vectors are kept.
-_NO_CHANGE_OF_VECTORS = frozenset({"revision", "offline", "verify", "allow_fallback", "threads",
-                                   "spinning", "devices", "errors", "cache",
-                                   "cache_bytes"})  # fmt: skip
 
 _WINDOW_CHARACTERS, _SMALL_MODEL = 2_000_000, 90 << 20
 
@@ -52,39 +47,44 @@ def window_characters(folder: Path, load: LoadOptions) -> int:
     return _WINDOW_CHARACTERS * _SMALL_MODEL // max(size, _SMALL_MODEL)
 
 
-def _vector_plan(folder: Path, load: LoadOptions, options: EncodeOptions) -> dict[str, Any]:
+def _vector_plan(
+    folder: Path, digest: str, load: LoadOptions, options: EncodeOptions
+) -> dict[str, Any]:
     """Return everything that determines the vector of a text: a JSON value for each name.
 
-    An option counts unless it is known to change no vector, so a new option counts by default.
+    An option counts, but for what happens to a text without a vector, unless it gets zeros.
     """
-    from mirror_rt import __version__
-
-    values, ranges = asdict(load) | asdict(options), options.ranges
+    values, ranges = asdict(options), options.ranges
+    if options.errors != "zero":
+        del values["errors"]
+    load, providers = _engine(folder, load)
     return {
-        **{name: value for name, value in values.items() if name not in _NO_CHANGE_OF_VECTORS},
-        **_engine(folder, load),
-        "provider_options": {name: str(value) for name, value in load.provider_options.items()},
-        **({"errors": "zero"} if options.errors == "zero" else {}),
+        **model_identity(digest, load, providers),
+        **values,
         "ranges": None if ranges is None else np.asarray(ranges).tolist(),
-        "bundle": digest_of(folder),
-        "mirror_rt": __version__,
     }
 
 
 def dataset_plan(config: DatasetConfig) -> dict[str, Any]:
     """Return everything that determines the part of a given block, on this machine."""
+    folder = find_bundle(config.model, config.load)
+    digest = digest_of(folder, verified=config.load.verify)
     return {
-        **_vector_plan(find_bundle(config.model, config.load), config.load, config.options),
+        **_vector_plan(folder, digest, config.load, config.options),
+        "input": config.input if "://" in config.input else str(Path(config.input).absolute()),
         "text_field": config.text_field,
         "columns": None if config.columns is None else list(config.columns),
         "window": config.window,
     }
 
 
-def file_plan(config: BulkConfig, folder: Path) -> dict[str, Any]:
-    """Return everything that determines the bytes of the output, with the bundle in `folder`."""
+def file_plan(config: BulkConfig, folder: Path, digest: str) -> dict[str, Any]:
+    """Return everything that determines the bytes of the output, with the bundle in `folder`.
+
+    `digest` is that of the bundle (see `digest_of`).
+    """
     return {
-        **_vector_plan(folder, config.load, config.options),
+        **_vector_plan(folder, digest, config.load, config.options),
         "input": sha256(Path(config.input)),
         "text_field": config.text_field,
         "id_field": config.id_field,
@@ -103,17 +103,15 @@ def refuse_other_plan(folder: object, before: dict[str, Any], plan: dict[str, An
             )
 
 
-def _engine(folder: Path, load: LoadOptions) -> dict[str, Any]:
-    """Return what computes the vectors on this machine, and its version."""
+def _engine(folder: Path, load: LoadOptions) -> tuple[LoadOptions, list[str]]:
+    """Return the options as they are on this machine, and the providers that they lead to."""
     load = resolve_openvino(load)
     if load.providers in (NATIVE, OPENVINO):
-        name = str(load.providers)
-        return {"providers": [name], "variant": load.variant, **engine_version(name)}
+        return load, [str(load.providers)]
     manifest = read_manifest(folder, pooling=load.pooling)
     try:
-        names = providers_here(folder, manifest, replace(load, allow_fallback=False))
+        return load, providers_here(folder, manifest, replace(load, allow_fallback=False))
     except ProviderError:
         if not load.allow_fallback:
             raise
-        names = [CPU]  # a warning is logged when the bundle is loaded
-    return {"providers": names, **engine_version(names[0])}
+        return load, [CPU]  # a warning is logged when the bundle is loaded

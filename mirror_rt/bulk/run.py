@@ -63,7 +63,7 @@ def encode_file(config: BulkConfig) -> BulkReport:
         raise ConfigError("--resume needs an input file and an output file, not streams")
     if config.output != "-":
         output_files(Path(config.output), with_ids=config.id_field is not None)
-    spec = EncoderSpec(find_bundle(config.model, config.load), config.load, config.options)
+    spec = EncoderSpec.of(find_bundle(config.model, config.load), config.load, config.options)
     return _encode_resumable(config, spec) if config.is_resumable else _encode_once(config, spec)
 
 
@@ -86,7 +86,7 @@ def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
     before = path.stat()
     with open_job(
         Path(config.output),
-        file_plan(config, spec.folder),
+        file_plan(config, spec.folder, spec.digest),
         with_ids=config.id_field is not None,
         resume=config.resume,
         overwrite=config.overwrite,

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from mirror_rt.bulk.progress import RunCounter
-from mirror_rt.bundle.onnx_files import read_manifest
+from mirror_rt.bundle.identity import digest_of
+from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.child_process import end_with_parent
 from mirror_rt.cpus import available_cpus
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.errors import ProcessGroupError
+from mirror_rt.errors import DataError, ProcessGroupError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.tokens.windows import TextWindow
@@ -34,16 +35,24 @@ _EncodeWindows = Callable[[Iterable[TextWindow]], Iterator[Embeddings]]
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """Say how a process loads the bundle in `folder` (with threads of its own), and encodes."""
+    """Say how a process loads the bundle in `folder` (with threads of its own), and encodes.
+
+    Each process that loads it finds the files whose digest is `digest`, or raises a DataError.
+    """
 
     folder: Path
     load: LoadOptions
     options: EncodeOptions
+    digest: str
+
+    @classmethod
+    def of(cls, folder: Path, load: LoadOptions, options: EncodeOptions) -> EncoderSpec:
+        """Say it for the bundle that is in `folder` now."""
+        return cls(folder, load, options, digest_of(folder, verified=load.verify))
 
     def open(self, counter: RunCounter) -> _EncodeWindows:
         """Load the encoder, whose texts and tokens are counted; return what encodes with it."""
-        manifest = read_manifest(self.folder, pooling=self.load.pooling)
-        pipeline = Encoder(self.folder, manifest, self.load).pipeline
+        pipeline = load_unchanged(self.folder, self._load, Encoder.close).pipeline
         plan = pipeline.plan(**cast(EncodeKeywords, asdict(self.options)))
 
         def encode(stream: Iterable[TextWindow]) -> Iterator[Embeddings]:
@@ -53,6 +62,11 @@ class EncoderSpec:
                 yield encoded.embeddings
 
         return encode
+
+    def _load(self) -> Encoder:
+        if digest_of(self.folder, verified=self.load.verify) != self.digest:
+            raise DataError(f"{self.folder} was replaced since the job was begun: start it again")
+        return Encoder.open(self.folder, self.load)
 
 
 def encode_windows(

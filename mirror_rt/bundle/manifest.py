@@ -13,6 +13,7 @@ from mirror_rt.bundle.json_document import naming, read_document, read_json
 from mirror_rt.bundle.score_layers import ScoreLayers
 from mirror_rt.errors import BundleError, BundleIntegrityError
 from mirror_rt.io.atomic import sha256
+from mirror_rt.io.file_states import content_sha256
 from mirror_rt.schema import Digest, InnerPath, Rule, at_most, between, build
 
 FORMAT_VERSION = 1
@@ -261,7 +262,7 @@ class Manifest:
         for name, record in (self.files if files is None else files).items():
             if other := _other_size(folder, name, record):
                 return other
-            if (found := sha256(folder / name)) != record.sha256:
+            if (found := content_sha256(folder / name)) != record.sha256:
                 return (
                     f"{name} has SHA-256 {found[:16]}..., its manifest says {record.sha256[:16]}..."
                 )

@@ -7,7 +7,6 @@ modules.json, which only some publishers include. What cannot be known from the 
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Layout, Manifest, Precision, Variant
 from mirror_rt.bundle.static_files import FILES, describe_static, is_static
 from mirror_rt.errors import BundleError, ConfigError
-from mirror_rt.io.atomic import sha256
 
 # Where publishers put the default graph, and the others, in the order of preference.
 _DEFAULTS = ("onnx/model.onnx", "model.onnx", "onnx/model_optimized.onnx", "model_optimized.onnx")
@@ -87,30 +85,6 @@ def download_onnx(
                 + to_export(name)
             )
     return folder
-
-
-def digest_of(folder: Path) -> str:
-    """Return a digest that changes with any file that decides the vectors of a model.
-
-    That of a bundle is the SHA-256 of its manifest, which holds the hashes of all files. Large
-    graphs of plain ONNX files count with their size and time of change.
-    """
-    if (folder / Layout.manifest).exists():
-        files: list[Path] = []
-    elif is_static(folder):
-        files = [file for pattern in FILES for file in folder.glob(pattern)]
-    else:
-        files = [folder / variant.file for variant in onnx_variants(folder).values()]
-    if not files:
-        Manifest.read(folder, None)  # its error says what the folder is instead
-        return sha256(folder / Layout.manifest)
-    digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.json"), *folder.glob("*/config.json")]):
-        digest.update(path.read_bytes())
-    for file in files:
-        found, place = file.stat(), file.relative_to(folder).as_posix()
-        digest.update(f"{place} {found.st_size} {found.st_mtime_ns}".encode())
-    return digest.hexdigest()
 
 
 def _places(variant: str | None) -> list[str]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from mirror_rt.bundle.json_document import naming, read_document
 from mirror_rt.bundle.manifest import Dimension, Layout, Manifest
 from mirror_rt.errors import BundleError, BundleIntegrityError
 from mirror_rt.io.atomic import files_under, sha256, write_json
-from mirror_rt.schema import Digest, InnerPath, build
+from mirror_rt.io.file_states import content_sha256
+from mirror_rt.schema import Digest, InnerPath, Printable, build
 
 PACK_FILE = Layout.pack
 PACK_VERSION = 1
@@ -37,7 +39,7 @@ class PackedBundle:
     path: InnerPath
     dimension: Dimension
     manifest_sha256: Digest
-    language: str | None = None
+    language: Annotated[str, Printable] | None = None
     level: str | None = None
     base_model: dict[str, Any] = field(default_factory=dict)
     variants: list[str] = field(default_factory=list)
@@ -67,19 +69,34 @@ class PackedBundle:
 
     def verify(self, pack: Path) -> Manifest:
         """Compare the bundle with this entry and its files with their hashes."""
-        folder = pack / self.path
-        manifest = Manifest.read(folder)
-        self.check_manifest(pack)
-        manifest.verify(folder)
+        manifest = self.read_manifest(pack)
+        manifest.verify(pack / self.path)
         return manifest
 
-    def check_manifest(self, pack: Path) -> None:
-        """Raise BundleIntegrityError if mirror.json of the bundle is not that of this entry."""
+    def read_manifest(self, pack: Path) -> Manifest:
+        """Read mirror.json of the bundle, which must be that of this entry and say what it says.
+
+        Raises:
+            BundleError: there is none, or it is damaged.
+            BundleIntegrityError: it is another one, or this entry says something else.
+        """
         path = pack / self.path / Layout.manifest
-        if sha256(path) != self.manifest_sha256:
+        manifest = Manifest.read(path.parent)
+        if content_sha256(path) != self.manifest_sha256:
             raise BundleIntegrityError(
                 f"{path} is not the one that {PACK_FILE} names: make it again"
             )
+        told = {name: getattr(manifest, name) for name in ("dimension", "language", "level")}
+        told["variants"] = list(manifest.variants)
+        if self.space is not None:  # which packs of earlier versions do not say
+            told["space"] = manifest.space
+        for name, value in told.items():
+            if (said := getattr(self, name)) != value:
+                raise BundleIntegrityError(
+                    f"{pack / PACK_FILE} says {name} {said!r} of {self.path}, whose "
+                    f"{Layout.manifest} says {value!r}: make it again"
+                )
+        return manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +111,7 @@ class PackIndex:
         created: time of writing, in ISO 8601.
     """
 
-    bundles: dict[str, PackedBundle]
+    bundles: dict[Annotated[str, Printable], PackedBundle]
     default: str
     generator: str = ""
     created: str = ""
@@ -163,6 +180,30 @@ def visible_files(folder: Path) -> list[str]:
     """
     paths = [path.relative_to(folder) for path in files_under(folder) if path.is_file()]
     return sorted(p.as_posix() for p in paths if not any(x.startswith(".") for x in p.parts))
+
+
+def refuse_links_out(folder: Path) -> None:
+    """Check that a folder has no link out of it, before its files are sent or copied elsewhere.
+
+    Raises:
+        BundleError: it has one; what it leads to might be a secret of this machine.
+    """
+    inside = folder.resolve()
+    for place, folders, names in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *names)):
+            if path.is_symlink() and not _leads_into(inside, path):
+                raise BundleError(
+                    f"{path} is a link to {str(path.readlink())!r}, outside of {folder}: put a "
+                    "copy of the file in its place, or remove it"
+                )
+
+
+def _leads_into(folder: Path, link: Path) -> bool:
+    try:
+        found = link.resolve(strict=True)
+    except (OSError, RuntimeError):  # it leads to nothing, or to itself
+        return False
+    return found.is_relative_to(folder)
 
 
 def bundle_folders(folder: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import shutil
 from collections.abc import Sequence
@@ -12,7 +13,8 @@ from typing import Any
 from mirror_rt.bundle.hub import download, download_graphs, is_hub_name
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_rt.bundle.pack_index import bundle_folders, visible_files
+from mirror_rt.bundle.pack_index import PackIndex, is_pack
+from mirror_rt.bundle.push import LICENSES
 from mirror_rt.errors import BundleError, BundleIntegrityError, ConfigError, HubError
 from mirror_rt.io.atomic import check_free, check_space, link_or_copy, new_folder, write_json
 
@@ -56,8 +58,8 @@ def pull(
         _copy(snapshot, files, folder)
         if variants is not None:
             _keep(folder, variants)
-        for bundle in bundle_folders(folder):
-            if damage := Manifest.read(bundle, None).damage(bundle):
+        for path, manifest in _manifests(folder).items():
+            if damage := manifest.damage(folder / path):
                 raise BundleIntegrityError(f"{where} is damaged, nothing was written: {damage}")
         size = sum((folder / file).stat().st_size for file in files)
     return Pulled(snapshot.name, len(files), size)
@@ -69,11 +71,10 @@ def _download(
     """Return the snapshot in the hub's cache, and the requested paths in it."""
     top = [Layout.manifest, Layout.pack]
     folder = download(name, revision=revision, offline=offline, error=HubError, allow=top)
-    if (folder / Layout.pack).is_file():
+    if is_pack(folder):
         if variants is not None:
             raise ConfigError(f"{name} is a language pack: its variants come together")
-        folder = download(name, revision=folder.name, offline=offline, error=HubError)
-        return folder, visible_files(folder)
+        return _download_pack(name, folder, offline=offline)
     if not (folder / Layout.manifest).is_file():
         raise BundleError(
             f"{name} holds neither a bundle nor a pack: it has no {' or '.join(top)}; "
@@ -82,6 +83,31 @@ def _download(
     folder = download_graphs(name, folder, offline=offline, error=HubError, variants=variants)
     card = [Layout.card] if (folder / Layout.card).is_file() else []
     return folder, [Layout.manifest, *card, *Manifest.read(folder, None).files_of(variants)]
+
+
+def _download_pack(name: str, folder: Path, *, offline: bool) -> tuple[Path, list[str]]:
+    """Return the snapshot of a pack, and the paths in it that its index and manifests list."""
+    entries = PackIndex.read(folder).bundles.values()
+    wanted = [Layout.pack, *(f"{entry.path}/{Layout.manifest}" for entry in entries)]
+
+    def fetch(patterns: list[str]) -> Path:
+        return download(name, revision=folder.name, offline=offline, error=HubError, allow=patterns)
+
+    fetched = fetch([*map(glob.escape, wanted)])
+    for path, manifest in _manifests(fetched).items():
+        wanted += [f"{path}/{file}" for file in manifest.files]
+    cards = [Layout.card, *(f"{entry.path}/{Layout.card}" for entry in entries)]
+    fetched = fetch([*map(glob.escape, [*wanted, *cards]), *LICENSES])
+    free = [path.name for pattern in LICENSES for path in fetched.glob(pattern)]
+    return fetched, wanted + [file for file in [*cards, *free] if (fetched / file).is_file()]
+
+
+def _manifests(folder: Path) -> dict[str, Manifest]:
+    """Read the manifest of a bundle, or those of a pack, which its index must name."""
+    if is_pack(folder):
+        entries = PackIndex.read(folder).bundles.values()
+        return {entry.path: entry.read_manifest(folder) for entry in entries}
+    return {".": Manifest.read(folder, None)}
 
 
 def _copy(snapshot: Path, files: list[str], folder: Path) -> None:

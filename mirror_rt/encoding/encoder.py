@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_rt.bundle.onnx_files import read_manifest
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
 from mirror_rt.encoding.loaded_bundle import LoadedBundle, open_model
 from mirror_rt.errors import BundleError, ConfigError
@@ -76,8 +75,7 @@ class Encoder(LoadedBundle, BatchEncoder):
             MissingDependencyError: the native engine does not run the bundle with these options,
                 and no onnxruntime is installed.
         """
-        folder, options = cls._find(path_or_name, keywords)
-        return cls(folder, read_manifest(folder, pooling=options.pooling), options)
+        return cls.open(*cls._find(path_or_name, keywords))
 
     @property
     def has_token_vectors(self) -> bool:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from mirror_rt.bundle.manifest import BUNDLES, Manifest, Variant
+from mirror_rt.bundle.onnx_files import read_manifest
+from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.errors import ConfigError, MirrorError, Setting
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.devices import device_name
@@ -45,6 +47,18 @@ class LoadedBundle:
             raise error.with_traceback(None) from error.__cause__
         refuse_pack(folder)
         return folder, options
+
+    @classmethod
+    def open(cls, folder: Path, options: LoadOptions) -> Self:
+        """Load the bundle of a folder, all of it in the state of one moment; errors as `load`."""
+        return load_unchanged(
+            folder, lambda: cls(folder, cls._read_manifest(folder, options), options), cls.close
+        )
+
+    @classmethod
+    def _read_manifest(cls, folder: Path, options: LoadOptions) -> Manifest:
+        """Read the manifest of the kind of bundle that is loaded."""
+        return read_manifest(folder, pooling=options.pooling)
 
     @property
     def providers(self) -> list[str]:

@@ -95,11 +95,16 @@ class StaticVectors:
 
 def _text(path: Path) -> Iterator[tuple[str, Vector]]:
     """Yield the words and vectors of a text file, whose first line may say how many there are."""
-    size = 0
+    size, number, said = 0, 0, None
     for number, line in enumerate(iter_lines(path), 1):
         cells = line.rstrip(" ").split(" ")
         if number == 1 and len(cells) == 2:
-            continue  # the header: words and dimensions
+            if not all(cell.isdecimal() and len(cell) < 19 for cell in cells) or cells[1] == "0":
+                raise DataError(f"{path}, line 1: expected the numbers of words and of dimensions")
+            said, size = int(cells[0]), int(cells[1])
+            continue
+        if said is not None and number > said + 1:
+            break  # as gensim does
         size = size or len(cells) - 1
         # Some of GloVe's words have spaces in them, so the numbers are counted from the end.
         word, numbers = " ".join(cells[:-size]), cells[len(cells) - size :]
@@ -110,6 +115,8 @@ def _text(path: Path) -> Iterator[tuple[str, Vector]]:
         if size < 1 or len(cells) <= size or not np.isfinite(vector).all() or not len(vector):
             raise DataError(f"{path}, line {number}: expected a word and {size or 'its'} numbers")
         yield word, vector
+    if said is not None and number - 1 < said:
+        raise DataError(f"{path} has {number - 1:,} words, its first line says {said:,}")
 
 
 def _binary(path: Path) -> Iterator[tuple[str, Vector]]:
@@ -123,6 +130,8 @@ def _binary(path: Path) -> Iterator[tuple[str, Vector]]:
         if header is None:
             raise DataError(f"{path} is not word2vec's binary format: expected two numbers first")
         count, size = map(int, header.groups())
+        if size == 0:
+            raise DataError(f"{path} has vectors of 0 numbers")
         place = header.end()
         for _ in range(count):
             space = data.find(b" ", place)
@@ -133,5 +142,8 @@ def _binary(path: Path) -> Iterator[tuple[str, Vector]]:
                 word = data[place:space].lstrip(b"\n").decode()
             except UnicodeDecodeError as error:
                 raise DataError(f"{path}: a word at byte {place} is not UTF-8") from error
-            yield word, np.frombuffer(data[space + 1 : end], dtype="<f4")
+            vector = np.frombuffer(data[space + 1 : end], dtype="<f4")
+            if not np.isfinite(vector).all():
+                raise DataError(f"{path}: the vector of {word[:60]!r} is not finite")
+            yield word, vector
             place = end

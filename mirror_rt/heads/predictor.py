@@ -9,6 +9,7 @@ from typing import Any, Self, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.encoding.batch_encoder import BatchEncoder, as_list
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import BundleError, ConfigError, InvalidTextError
@@ -54,8 +55,13 @@ class Predictor:
             BundleError: as `Encoder.load`, or the bundle has no heads.
             ConfigError, ProviderError, MissingDependencyError: as `Encoder.load`.
         """
-        encoder = Encoder.load(path_or_name, **keywords)
-        return cls(encoder, Heads.read(encoder.folder))
+        folder, options = Encoder._find(path_or_name, keywords)
+        encoder, heads = load_unchanged(
+            folder,
+            lambda: (Encoder.open(folder, options), Heads.read(folder)),
+            lambda made: made[0].close(),
+        )
+        return cls(encoder, heads)
 
     def predict(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Iterable
@@ -11,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mirror_rt import _core
+from mirror_rt.bundle.identity import digest_of
 from mirror_rt.bundle.manifest import Manifest
-from mirror_rt.bundle.onnx_files import digest_of
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.devices import RUNS_IN_FLIGHT, on_card
-from mirror_rt.inference.engines import engine_version
 from mirror_rt.inference.graph_files import BUNDLE_OUTPUTS, TOKEN_OUTPUTS
 from mirror_rt.inference.graph_loading import exact_variant, open_exact, open_variant
+from mirror_rt.inference.identity import model_identity
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.loaded_graph import LoadedGraph
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
@@ -116,19 +117,23 @@ class BundleModel(PooledModel):
 
     def open_cache(self, dimension: int | None = None) -> VectorCache | None:
         """Open the cache that the options name, of vectors or of what a head makes of them."""
-        if self._options.cache is None or isinstance(self.runner, StaticRunner):
+        variant, options = self.variant, self._options
+        if options.cache is None or isinstance(self.runner, StaticRunner):
             return None  # a lookup takes less time than to find its result
         from mirror_rt.inference.vector_cache import VectorCache  # SQLite, which few need
 
-        providers, variant = self.runner.providers, self.variant
-        parts = (
-            digest_of(self._folder), variant.file, variant.precision, variant.target, providers,
-            engine_version(providers[0]), _core.engine_instruction_sets()[-1],
-            sorted(map(str, self._options.provider_options.items())), self._manifest.pooling,
-        )  # fmt: skip
-        path, most = Path(self._options.cache), self._options.cache_bytes
+        identity = model_identity(
+            digest_of(self._folder, verified=options.verify),
+            options,
+            self.runner.providers,
+            variant=[variant.file, variant.precision, variant.target],
+            instructions=_core.engine_instruction_sets()[-1],
+        )
         return VectorCache(
-            path, most_bytes=most, model=repr(parts), dimension=dimension or self.dimension
+            Path(options.cache),
+            most_bytes=options.cache_bytes,
+            model=json.dumps(identity, sort_keys=True),
+            dimension=dimension or self.dimension,
         )
 
     def warmup(self, shapes: Iterable[tuple[int, int]], *, pad_id: int) -> None:

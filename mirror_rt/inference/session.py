@@ -21,6 +21,7 @@ from mirror_rt.inference.io_binding import BindingPool, shrinking
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.loaded_graph import LoadedGraph
 from mirror_rt.inference.providers import CPU
+from mirror_rt.io.file_states import FileState, file_state
 from mirror_rt.tokens.joining import graph_inputs
 from mirror_rt.tokens.padding import PaddedBatch
 
@@ -71,7 +72,7 @@ class GraphSession(LoadedGraph):
         # any time.
         self._in_flight: list[None] = []
         self._sleeping: ort.InferenceSession | None = None
-        self._identity = _identity(graph)
+        self._files = {path: _state(path) for path in graph.parent.glob("*")}
         self._session: ort.InferenceSession | None = self._open(config)
         self.inputs = {node.name: node.type for node in self._session.get_inputs()}
         self.outputs = [node.name for node in self._session.get_outputs()]
@@ -125,6 +126,10 @@ class GraphSession(LoadedGraph):
                     "Encoder there, or start processes with the method 'spawn'"
                 )
             if self._session is None:
+                if self._was_replaced():
+                    raise BundleError(
+                        f"{self.graph} was replaced before this process was forked: load it again"
+                    )
                 logger.info("this process was forked: loading %s again", self.graph)
                 self._session = self._open(self._config)
             return self._session
@@ -149,7 +154,7 @@ class GraphSession(LoadedGraph):
         with self._opening:
             if self._closed or self._sleeping is not None:
                 return
-            if _identity(self.graph) != self._identity:
+            if self._was_replaced():
                 return  # the file has been replaced, perhaps by another model
             try:
                 self._sleeping = self._open(dataclasses.replace(config, spinning="off"))
@@ -172,6 +177,10 @@ class GraphSession(LoadedGraph):
         except (RuntimeError, ValueError) as error:
             raise NotStarted(str(error)) from error
 
+    def _was_replaced(self) -> bool:
+        """Return whether the graph, or a file beside it, is another one than was loaded."""
+        return any(_state(path) != state for path, state in self._files.items())
+
     def _on_cpu(self) -> bool:
         preferred = self._wanted[0]
         return (preferred if isinstance(preferred, str) else preferred[0]) == CPU
@@ -189,13 +198,10 @@ def _width(shape: Sequence[Any]) -> int | None:
     return shape[-1] if shape and isinstance(shape[-1], int) else None
 
 
-def _identity(graph: Path) -> tuple[int, ...] | None:
-    """Return values that differ if another file takes this one's place; None if it is missing."""
-    try:
-        found = graph.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _state(path: Path) -> FileState | None:
+    """Return the state of a file, which another link to it does not change."""
+    found = file_state(path)
+    return None if found is None or path.is_dir() else (*found[:4], 0)
 
 
 def import_onnxruntime(purpose: str = "running a bundle") -> Any:

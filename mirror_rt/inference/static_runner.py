@@ -36,7 +36,7 @@ class StaticRunner(LoadedGraph):
         self.graph, self.providers, self.devices = path, [NATIVE], [None]
         self.outputs = list(BUNDLE_OUTPUTS)
         table_of(path)
-        tensors = read_tensors(path)
+        tensors = read_tensors(path, (*TABLE_NAMES, "mapping", "weights"))
         table = next(tensors[name] for name in TABLE_NAMES if name in tensors)
         self._table: npt.NDArray[np.float32] | None = np.ascontiguousarray(table, np.float32)
         self.dimension = table.shape[1]

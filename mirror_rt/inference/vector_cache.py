@@ -29,6 +29,9 @@ _MAKE = (
     f"PRAGMA application_id = {_OURS[0]}",
     f"PRAGMA user_version = {_OURS[1]}",
 )
+# By these a damaged file is known to be ours: the words or the number of its first page, or zeros.
+_WORDS, _ZEROS, _HEAD = _MAKE[0][:60].encode(), bytes(512), 1 << 16
+_MAGIC, _ID = b"SQLite format 3\0", _OURS[0].to_bytes(4, "big")
 _FORGET = "DELETE FROM vectors WHERE rowid IN (SELECT rowid FROM vectors ORDER BY used LIMIT ?)"
 _ROWS = 256  # of one question, and of one transaction
 # Seconds to wait for another process that writes; and without writing, after that took longer.
@@ -46,9 +49,11 @@ class VectorCache:
     """Vectors of token rows, by the SHA-256 of what makes the vectors and of the row.
 
     Each has a checksum, and SQLite's write-ahead log keeps transactions whole, so what is found is
-    bit for bit what was stored, whenever a process was killed. Where the file cannot be used (it is
-    locked, or the disk is full), a warning says so once, and vectors are computed without it. A
-    forked process goes without the cache of its parent, since SQLite's locks do not survive a fork.
+    bit for bit what was stored, whenever a process was killed. No fault of the file fails a call:
+    where it cannot be used (it is locked, or the disk is full), vectors are computed without it; a
+    damaged vector is deleted, and a damaged file made anew. A warning says each once, with the
+    path. A forked process goes without the cache of its parent, since SQLite's locks do not survive
+    a fork.
 
     Args:
         path: the file, which is made if it is not there.
@@ -57,8 +62,8 @@ class VectorCache:
         dimension: length D of the vectors.
 
     Raises:
-        ConfigError: the file is not such a cache, cannot be opened, or the bound is too small.
-        DataError: the file is damaged; `find` and `store` raise it, too.
+        ConfigError: there can be no file at `path`, or the bound is too small.
+        DataError: the file is one of something else, and is left alone.
     """
 
     def __init__(self, path: Path, *, most_bytes: int, model: str, dimension: int) -> None:
@@ -68,15 +73,15 @@ class VectorCache:
         self.on_find: Callable[[int, int], object] | None = None  # gets the hits and the misses
         self._path, self._size = path, 4 * dimension
         self._model = hashlib.sha256(f"{model}\n".encode())
+        self._most_bytes = most_bytes
         self._lock = threading.RLock()  # a signal handler may encode, too
         self._uses: set[int] = set()
-        self._said, self._paused_until = False, 0.0
-        with _naming(path):
-            self._db: sqlite3.Connection | None = _open(path)
-            self._page = _number(self._db, "page_size")
-            self._pages = most_bytes // self._page
-            self._db.execute(f"PRAGMA max_page_count = {self._pages}")
-        self._closer = weakref.finalize(self, self._db.close)
+        self._said, self._paused_until = set[str](), 0.0
+        self._db: sqlite3.Connection | None = None
+        self._closed, self._inode = False, 0
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise ConfigError(Setting("cache", str(path)), " cannot be used: it is no regular file")
+        self._reopen(at_start=True)
         forget_after_fork(self)
 
     def find(self, keys: Sequence[bytes]) -> dict[int, Vector]:
@@ -105,14 +110,15 @@ class VectorCache:
         if self._uses:
             self._write([])
         with self._lock:
-            self._db = None
-            self._closer()
+            self._closed = True
+            self._let_go()
 
     def forget(self) -> bool:
         """Leave the file to the parent process."""
-        self._closer.detach()
-        leak(self._db)
-        self._db, self._lock = None, threading.RLock()
+        if self._db is not None:
+            self._closer.detach()
+            leak(self._db)
+        self._db, self._closed, self._lock = None, True, threading.RLock()
         return False
 
     def _hashed(self, key: bytes) -> bytes:
@@ -123,19 +129,26 @@ class VectorCache:
     def _read(self, db: sqlite3.Connection, keys: list[bytes]) -> dict[bytes, Vector]:
         marks, found, before = ",".join("?" * len(keys)), {}, _now() - _SAME_USE
         asked = f"SELECT rowid, used, key, vector FROM vectors WHERE key IN ({marks})"
+        damaged = []
         for number, used, key, blob in db.execute(asked, keys):
+            if not (isinstance(key, bytes) and isinstance(blob, bytes) and isinstance(used, int)):
+                raise sqlite3.DatabaseError("a row has values of other types")
             data = blob[: self._size]
             if blob[self._size :] != _checksum(key, data):
-                raise sqlite3.DatabaseError("a vector differs from its checksum")
+                damaged.append([number])
+                continue
             found[key] = np.frombuffer(data, np.float32)
             if used < before and len(self._uses) < _MOST_USES:
                 self._uses.add(number)
+        if damaged:
+            self._say("a vector that differs from its checksum was deleted")
+            db.executemany("DELETE FROM vectors WHERE rowid = ?", damaged)
         return found
 
     def _write(self, rows: list[tuple[bytes, int, bytes]]) -> None:
         """Write vectors down, and which of the others were used."""
         with self._using() as db:
-            if db is None or time.monotonic() < self._paused_until:
+            if db is None or self._is_paused():
                 return
             uses, self._uses = [(_now(), number) for number in self._uses], set()
             with db:
@@ -151,33 +164,119 @@ class VectorCache:
             (n,) = db.execute("SELECT count(*) FROM vectors").fetchone()
             if not n:
                 return
-            db.execute(_FORGET, [max(rows, n // 8)])
+            if db.execute(_FORGET, [max(rows, n // 8)]).rowcount <= 0:
+                raise sqlite3.DatabaseError("its rows cannot be deleted")
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[sqlite3.Connection | None]:
         """Give the open file to a block, and go on if it cannot be used now."""
         with self._lock:
+            if self._db is not None and self._inode != _inode(self._path):
+                self._let_go()  # another process has made it anew
+            if self._db is None and not self._closed and not self._is_paused():
+                self._reopen()
             try:
-                with _naming(self._path):
-                    yield self._db
-            except ConfigError as error:
-                self._paused_until = time.monotonic() + _PAUSE
-                if not self._said:
-                    logger.warning("vectors are not cached: %s (said once)", error)
-                self._said = True
+                yield self._db
+            except sqlite3.DatabaseError as error:
+                # SQLITE_ERROR says that a table or a column is not there.
+                passing = isinstance(error, sqlite3.OperationalError)
+                if passing and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                    self._pause(f"it cannot be used now ({error})")
+                else:
+                    self._renew(error)
+
+    def _reopen(self, *, at_start: bool = False) -> None:
+        """Open the file; at the start, refuse a place that cannot have one of ours."""
+        try:
+            self._take(_open(self._path))
+        except sqlite3.OperationalError as error:
+            if at_start and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_CANTOPEN:
+                named = Setting("cache", str(self._path))
+                raise ConfigError(named, f" cannot be used: {error}") from error
+            self._pause(f"it cannot be used now ({error})")
+        except sqlite3.DatabaseError as error:
+            if at_start and not isinstance(error, _OtherVersionError) and not _is_ours(self._path):
+                raise DataError(
+                    f"{self._path} is no cache of vectors, or damaged ({error}): name another "
+                    "file, or delete it"
+                ) from error
+            self._renew(error)
+
+    def _is_paused(self) -> bool:
+        return time.monotonic() < self._paused_until
+
+    def _pause(self, why: str) -> None:
+        self._paused_until = time.monotonic() + _PAUSE
+        self._say(why)
+
+    def _say(self, why: str) -> None:
+        """Warn of a kind of fault once."""
+        if (kind := why.partition("(")[0]) not in self._said:
+            logger.warning("the cache of vectors %s: %s (said once)", self._path, why)
+        self._said.add(kind)
+
+    def _take(self, db: sqlite3.Connection) -> None:
+        """Use an open file from now on."""
+        self._db = db
+        self._closer = weakref.finalize(self, db.close)
+        self._inode = _inode(self._path)
+        self._page = _number(db, "page_size")
+        self._pages = self._most_bytes // self._page
+        db.execute(f"PRAGMA max_page_count = {self._pages}")
+
+    def _let_go(self) -> None:
+        """Close the file."""
+        if self._db is not None:
+            self._db = None
+            self._closer()
+
+    def _renew(self, error: sqlite3.DatabaseError) -> None:
+        """Make a damaged file anew, unless another process has done so, or it is not ours.
+
+        The file stays open while it is compared and removed: until then no other one can get its
+        inode.
+        """
+        if isinstance(error, _OtherVersionError):
+            self._pause(f"it is of another version, and nothing is cached ({error})")
+            return
+        try:
+            inode = self._inode if self._db is not None else _inode(self._path)
+            if not _is_ours(self._path):
+                self._pause(f"another file took its place ({error})")
+            elif _inode(self._path) == inode:
+                self._say(f"it is damaged, and made anew ({error})")
+                for end in ("", "-wal", "-shm"):
+                    self._path.with_name(self._path.name + end).unlink(missing_ok=True)
+            self._uses.clear()
+            self._let_go()
+            if not self._is_paused():
+                self._take(_open(self._path))
+        except (OSError, sqlite3.Error) as again:  # computing without it never fails
+            self._let_go()
+            self._pause(f"it is damaged, and cannot be made anew ({again})")
 
 
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Raise errors that name the file."""
+class _OtherVersionError(sqlite3.DatabaseError):
+    """The file is a cache of a later version."""
+
+
+def _is_ours(path: Path) -> bool:
+    """Tell whether a file that cannot be read as a cache was one, and no other program's."""
+    if not path.exists():
+        return True
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if len(head) < len(_ZEROS):  # no SQLite file is as short
+        return _MAGIC.startswith(head[: len(_MAGIC)])
+    return _WORDS in head or head[68:72] == _ID or head[: len(_ZEROS)] == _ZEROS
+
+
+def _inode(path: Path) -> int:
+    """Return the inode of a file; 0 if there is none."""
     try:
-        yield
-    except sqlite3.OperationalError as error:
-        raise ConfigError(Setting("cache", str(path)), f" cannot be used: {error}") from error
-    except sqlite3.DatabaseError as error:
-        raise DataError(
-            f"{path} is no cache of vectors, or damaged ({error}): name another file, or delete it"
-        ) from error
+        return path.stat().st_ino
+    except OSError:
+        return 0
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -188,6 +287,8 @@ def _open(path: Path) -> sqlite3.Connection:
             with db:
                 db.execute("BEGIN IMMEDIATE")  # another process may make it at this moment
                 found, made = _identity(db), _number(db, "schema_version")
+                if found[0] == _OURS[0] and found != _OURS:
+                    raise _OtherVersionError(f"its version is {found[1]}")
                 if found != _OURS and (made or found != (0, 0)):
                     raise sqlite3.DatabaseError("it holds other tables")
                 for statement in _MAKE if found != _OURS else ():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mirror_rt.errors import OutputExistsError, Setting
+from mirror_rt.io.exchange import replace_folder, unfinished
 
 # What to do about an error of the operating system.
 _ADVICE = {
@@ -85,15 +86,13 @@ def new_file(path: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
         raise IsADirectoryError(f"cannot write the file {path}: a folder has that name")
     check_free(path, overwrite=overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        with unfinished(path, folder=False) as temporary:
+            with temporary.open("wb") as file:
+                yield file
+            temporary.chmod(0o666 & ~_umask())
+            temporary.replace(path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
         _name_path(error, path)
         raise
 
@@ -103,32 +102,14 @@ def new_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
     """Make a temporary folder that replaces `path` when the block ends without an error."""
     check_free(path, overwrite=overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
-        yield temporary
-        _share(temporary)
-        replace_folder(temporary, path)
+        with unfinished(path, folder=True) as temporary:
+            yield temporary
+            _share(temporary)
+            replace_folder(temporary, path)
     except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         _name_path(error, path)
         raise
-
-
-def replace_folder(new: Path, path: Path) -> None:
-    """Rename the folder `new`, which is in the same folder as `path`, to `path`.
-
-    An existing `path` is moved aside first and removed last, so one of the two is always complete.
-    """
-    if not os.path.lexists(path):
-        new.rename(path)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-    try:
-        path.rename(old / path.name)
-        new.rename(path)
-    finally:
-        if path.exists():
-            shutil.rmtree(old)
 
 
 def link_or_copy(source: Path, target: Path) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import BundleError
+from mirror_rt.io.limits import DOCUMENT, TENSORS
 from mirror_rt.schema import build
 
 Array = npt.NDArray[Any]
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1", "U8": "u1",
           "I16": "<i2", "I32": "<i4", "I64": "<i8"}  # fmt: skip
-_MOST_HEADER = 100_000_000  # bytes, the limit of the format
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ def tensor_shapes(path: Path) -> dict[str, tuple[str, list[int]]]:
         return {name: (one.dtype, one.shape) for name, one in _entries(path, file)[0].items()}
 
 
-def read_tensors(path: Path) -> dict[str, Array]:
-    """Return the tensors of a file by their names, those in bfloat16 as float32.
+def read_tensors(path: Path, names: Collection[str] | None = None) -> dict[str, Array]:
+    """Return those of the named tensors (None: of all) that a file has, bfloat16 as float32.
 
     Raises:
         BundleError: the file is not whole, or has a tensor of another type.
@@ -55,6 +55,8 @@ def read_tensors(path: Path) -> dict[str, Array]:
     with path.open("rb") as file:
         entries, begin = _entries(path, file)
         for name, entry in entries.items():
+            if names is not None and name not in names:
+                continue
             file.seek(begin + entry.data_offsets[0])
             count = math.prod(entry.shape)
             array = np.fromfile(file, _TYPES[entry.dtype], count).reshape(entry.shape)
@@ -83,17 +85,29 @@ def _entries(path: Path, file: IO[bytes]) -> tuple[dict[str, _Entry], int]:
     size = path.stat().st_size
     try:
         (length,) = struct.unpack("<Q", file.read(8))
-        if length > min(size - 8, _MOST_HEADER):
+        if length > min(size - 8, DOCUMENT):
             raise ValueError(f"its header has {length:,} bytes")
         values = json.loads(file.read(length))
         if isinstance(values, dict):
             values.pop("__metadata__", None)
+            if len(values) > TENSORS:
+                raise ValueError(f"it has {len(values):,} tensors, expected at most {TENSORS:,}")
         entries: dict[str, _Entry] = build(dict[str, _Entry], values, "the header")
         for name, entry in entries.items():
             _check(name[:80], entry, size - 8 - length)
+        _check_places(entries)
     except (ValueError, RecursionError, struct.error) as error:
         raise BundleError(f"{path} is not a whole safetensors file: {error}") from error
     return entries, 8 + length
+
+
+def _check_places(entries: Mapping[str, _Entry]) -> None:
+    """Raise ValueError if two tensors have bytes in common, as the format forbids."""
+    end, before = 0, ""
+    for name, entry in sorted(entries.items(), key=lambda pair: tuple(pair[1].data_offsets)):
+        if entry.data_offsets[0] < end:
+            raise ValueError(f"{name[:80]} has bytes of {before[:80]}")
+        end, before = entry.data_offsets[1], name
 
 
 def _check(name: str, entry: _Entry, size: int) -> None:

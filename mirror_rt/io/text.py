@@ -7,23 +7,21 @@ import csv
 import gzip
 import io
 import json
+import os
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from mirror_rt.errors import DataError
+from mirror_rt.io.limits import COLUMNS, LINE, unpacked
 from mirror_rt.io.storage import StoredFile
-
-# The most bytes of a line, and characters of a CSV cell. The limit keeps a file without line ends,
-# or with a quote that is never closed, from being read into memory as a whole. It is above 60 MB,
-# the size of the 10 million characters that `chunk` takes if JSON escapes each of them.
-_MOST_LINE = 1 << 26
-
+from mirror_rt.schema import is_too_deep
 
 # Where texts are read from; "-" is standard input.
 Source = Path | str | StoredFile
@@ -36,7 +34,7 @@ def iter_lines(path: Source) -> Iterator[str]:
     is not UTF-8 text, or has a line of more than 64 MiB, is a DataError that names the line.
     """
     with _open(path) as file:
-        for number, raw in enumerate(iter(partial(file.readline, _MOST_LINE + 1), b""), 1):
+        for number, raw in enumerate(iter(partial(file.readline, LINE + 1), b""), 1):
             _check_size(path, number, len(raw), "bytes")
             try:
                 text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -71,6 +69,8 @@ def iter_objects(path: Source, *fields: str) -> Iterator[dict[str, Any]]:
             continue
         try:
             record = json.loads(line)
+            if is_too_deep(record):  # which Arrow would take hours for
+                raise ValueError("its values are nested too deep")
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}, line {number}: not JSON: {error}") from error
         for field in fields:
@@ -103,9 +103,9 @@ def numbered_csv(path: Source, delimiter: str = ",") -> Iterator[tuple[int, list
     """Yield the line number and the cells of every row of a CSV file that is not empty."""
     # The csv module has one limit on the size of a cell for the whole process. It is only ever
     # raised, never lowered, so that what can be read does not depend on what was read before.
-    csv.field_size_limit(max(csv.field_size_limit(), _MOST_LINE))
+    csv.field_size_limit(max(csv.field_size_limit(), LINE))
     with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-        lines = iter(partial(text.readline, _MOST_LINE + 1), "")
+        lines = iter(partial(text.readline, LINE + 1), "")
         reader = csv.reader(_checked_lines(path, lines), delimiter=delimiter, strict=True)
         try:
             yield from ((reader.line_num, row) for row in reader if row)
@@ -122,6 +122,7 @@ def column_indices(path: Source, header: Sequence[str], columns: Sequence[str]) 
     """Return the columns' indices in the header; DataError if one is missing or there twice."""
     if not header:
         raise DataError(f"{path} is empty: expected a header and rows")
+    _check_columns(path, header)
     for column in columns:
         if (found := header.count(column)) != 1:
             problem = f"no column {column!r}" if found == 0 else f"{found} columns {column!r}"
@@ -130,9 +131,9 @@ def column_indices(path: Source, header: Sequence[str], columns: Sequence[str]) 
 
 
 def _check_size(path: Source, number: int, size: int, unit: str) -> None:
-    if size > _MOST_LINE:
+    if size > LINE:
         raise DataError(
-            f"{path}, line {number}: more than {_MOST_LINE:,} {unit}; this is no file of texts, or "
+            f"{path}, line {number}: more than {LINE:,} {unit}; this is no file of texts, or "
             "its lines end in something else than a newline"
         )
 
@@ -179,11 +180,18 @@ def read_table(path: Path) -> Table:
     if not numbered:
         raise DataError(f"{path} is empty: expected a header and rows")
     (_, header), *rows = numbered
-    if repeated := {name for name in header if header.count(name) > 1}:
-        raise DataError(f"{path} has the column {min(repeated)!r} more than once")
+    _check_columns(path, header)
+    if len(header) > len(counts := Counter(header)):
+        repeated = min(name for name, count in counts.items() if count > 1)
+        raise DataError(f"{path} has the column {repeated!r} more than once")
     for number, cells in rows:
         _check_width(path, number, cells, header)
     return Table(path, header, [cells for _, cells in rows], [number for number, _ in rows])
+
+
+def _check_columns(path: Source, header: Sequence[str]) -> None:
+    if len(header) > COLUMNS:
+        raise DataError(f"{path} has {len(header):,} columns, expected at most {COLUMNS:,}")
 
 
 def _check_width(path: Source, number: int, cells: list[str], header: list[str]) -> None:
@@ -214,7 +222,9 @@ def _open(path: Source) -> Iterator[IO[bytes]]:
             yield file
             return
         try:
-            with gzip.open(file) as unpacked:
-                yield io.BufferedReader(unpacked)
+            with gzip.open(file) as content:
+                yield unpacked(cast(IO[bytes], content), os.fstat(file.fileno()).st_size, path)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(f"{path} cannot be unpacked: {error}") from error
+        except MemoryError as error:
+            raise DataError(f"{path} needs more memory than there is") from error

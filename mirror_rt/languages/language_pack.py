@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Self, Unpack
 
-from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.bundle.pack_index import PackIndex
+from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.model_cache import CacheStatistics, ModelCache, checked_limit, memory_of
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
@@ -47,7 +46,6 @@ class LanguagePack(PackEncoder):
         self.index = index
         self._options = options or LoadOptions()
         self._router = router = Router(folder, index, detector, fallback)
-        self._unverified = set(index.bundles) if self._options.verify else set()
         sizes = {name: self._bytes(name) for name in index.bundles}
         names = [need_language(tag, router.bundles, f"pinned: {folder}") for tag in pinned]
         limit = None if memory_limit is None else checked_limit(memory_limit, sizes, names)
@@ -85,7 +83,7 @@ class LanguagePack(PackEncoder):
             mixed_spaces: let one matrix have rows of several vector spaces, which must not be
                 compared with one another.
             **keywords: the fields of `LoadOptions`, for every bundle. The files of a bundle are
-                verified when it is first loaded.
+                verified when it is loaded, and again when they have changed since.
 
         Raises:
             BundleError: the folder is not a pack, two of its bundles have the same language, or a
@@ -151,11 +149,11 @@ class LanguagePack(PackEncoder):
 
     def _open(self, name: str) -> Encoder:
         entry, folder = self.index.bundles[name], self._folder(name)
-        verify = name in self._unverified
-        if verify:
-            entry.check_manifest(self.folder)
-        encoder = Encoder(folder, Manifest.read(folder), replace(self._options, verify=verify))
-        self._unverified.discard(name)
+
+        def load() -> Encoder:
+            return Encoder(folder, entry.read_manifest(self.folder), self._options)
+
+        encoder = load_unchanged(folder, load, Encoder.close)
         logger.info("%s loaded", folder)
         return encoder
 
@@ -163,5 +161,5 @@ class LanguagePack(PackEncoder):
         return self.folder / self.index.bundles[name].path
 
     def _bytes(self, name: str) -> int:
-        folder = self._folder(name)
-        return memory_of(folder, Manifest.read(folder), self._options.stored_variant)
+        manifest = self.index.bundles[name].read_manifest(self.folder)
+        return memory_of(self._folder(name), manifest, self._options.stored_variant)

@@ -118,8 +118,11 @@ class Reranker(LoadedBundle):
                 version, incomplete or changed.
             ConfigError, ProviderError, MissingDependencyError: as `Encoder.load`.
         """
-        folder, options = cls._find(path_or_name, keywords)
-        return cls(folder, Manifest.read(folder, "mirror_rt cross-encoder"), options)
+        return cls.open(*cls._find(path_or_name, keywords))
+
+    @classmethod
+    def _read_manifest(cls, folder: Path, options: LoadOptions) -> Manifest:
+        return Manifest.read(folder, "mirror_rt cross-encoder")
 
     @property
     def num_labels(self) -> int:

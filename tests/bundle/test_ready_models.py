@@ -13,7 +13,8 @@ import pytest
 
 from mirror_rt import Encoder
 from mirror_rt.bundle import ready_models
-from mirror_rt.bundle.ready_models import READY_MODELS
+from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.bundle.ready_models import READY_MODELS, pin_of
 from mirror_rt.errors import BundleError, BundleIntegrityError
 from mirror_rt.server import ServerConfig, load_models
 from paths import ROOT
@@ -44,7 +45,7 @@ def release(bundle, monkeypatch):
     """The ready model as if the tiny bundle were what was released."""
     record = json.loads((bundle / "mirror.json").read_text())["files"]
     files = {name: record[name]["sha256"] for name in ("onnx/model.onnx", "tokenizer.json")}
-    model = dataclasses.replace(READY_MODELS[0], files=files)
+    model = dataclasses.replace(READY_MODELS[0], files=files, pin=pin_of(Manifest.read(bundle)))
     monkeypatch.setattr(ready_models, "READY_MODELS", (model,))
     return model
 
@@ -76,7 +77,7 @@ def test_every_command_takes_the_name(index, bundle, release, write_wheel, cli, 
 def test_a_wheel_of_ones_own_has_a_local_version(index, bundle, write_wheel, capsys):
     wheel = write_wheel(READY_MODELS[0], bundle, index)
     assert wheel.name == "mirror_rt_default-1.0.0+local-py3-none-any.whl"
-    assert "not the file of the release: onnx/model.onnx has SHA-256" in capsys.readouterr().err
+    assert "not the bundle of the release: its pin is" in capsys.readouterr().err
     assert Encoder.load(NAME).encode("a").shape == (32,)
 
 
@@ -108,12 +109,16 @@ def test_a_changed_file_is_refused_and_nothing_is_kept(
             if entry.filename.endswith("onnx/model.onnx"):
                 data = data[:-1] + bytes([data[-1] ^ 1])
             target.writestr(entry.filename, data)
-    with pytest.raises(BundleIntegrityError, match=r"nothing was kept: onnx/model.onnx has SHA"):
+    with pytest.raises(
+        BundleIntegrityError, match=r"nothing was kept: .*: onnx/model.onnx has SHA"
+    ):
         Encoder.load(NAME)
     shutil.copy(wheel, index)  # whole in itself, but not what was released
-    other = dataclasses.replace(release, files={"onnx/model.onnx": "0" * 64})
+    other = dataclasses.replace(release, pin="0" * 64)
     monkeypatch.setattr(ready_models, "READY_MODELS", (other,))
-    with pytest.raises(BundleIntegrityError, match=r"onnx/model.onnx is not that of the release"):
+    with pytest.raises(
+        BundleIntegrityError, match=r"its mirror\.json is not that of the release 1.0.0"
+    ):
         Encoder.load(NAME)
     assert not list((tmp_path / "cache").glob("bundles/*"))
 

@@ -64,7 +64,7 @@ def test_texts_are_averaged(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.vec", b"2 3\n", "has no word vectors"),
+        ("a.vec", b"2 3\n", "has 0 words, its first line says 2"),
         ("a.vec", b"2 3\na 1 2 3\nb 1 2\n", "line 3: expected a word and 3 numbers"),
         ("a.txt", b"a 1 x 3\n", "line 1: expected a word and 3 numbers"),
         ("a.txt", b"a 1 nan 3\n", "line 1: expected a word and 3 numbers"),

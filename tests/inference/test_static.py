@@ -21,7 +21,8 @@ from mirror_rt import (
     InvalidTextError,
     _core,
 )
-from mirror_rt.bundle.onnx_files import digest_of, read_manifest
+from mirror_rt.bundle.identity import digest_of
+from mirror_rt.bundle.onnx_files import read_manifest
 from mirror_rt.errors import NonFiniteError
 from mirror_rt.io.tensors import read_tensors, write_tensors
 from mirror_rt.tokens.padding import RaggedTokens

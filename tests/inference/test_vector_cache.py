@@ -110,27 +110,13 @@ def of_another_program(path):
     db.close()
 
 
-def of_a_later_version(path):
-    open_cache(path).close()
-    with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 99")
-    db.close()
-
-
-def spoil_structure(path):
-    open_cache(path).close()
-    with path.open("r+b") as file:
-        file.seek(16)
-        file.write(b"\xff" * 80)
-
-
 @pytest.mark.parametrize(
     "make",
     [
         lambda path: path.write_text("my diary, which is longer than the header of a file" * 20),
-        of_another_program, of_a_later_version, spoil_structure,
+        of_another_program,
     ],
-)  # fmt: skip
+)
 def test_another_file_is_refused_by_its_name_and_left_alone(path, make):
     make(path)
     before = path.read_bytes()
@@ -145,25 +131,6 @@ def test_a_place_where_no_file_can_be(tmp_path):
             open_cache(place)
 
 
-def test_a_vector_that_was_changed_is_an_error_that_names_the_file(cache, path):
-    store(cache, 1)
-    with sqlite3.connect(path) as db:
-        db.execute("UPDATE vectors SET vector = zeroblob(length(vector))")
-    db.close()
-    with pytest.raises(DataError, match=f"{path.name}.*damaged.*checksum.*delete it"):
-        cache.find(keys_of(1))
-
-
-def test_a_file_that_is_cut_off_is_an_error_that_names_it(path):
-    cache = open_cache(path)
-    store(cache, *range(100))
-    cache.close()
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size // 2)
-    with pytest.raises(DataError, match=f"{path.name}.*damaged"):
-        check(open_cache(path), *range(100))
-
-
 def test_a_locked_file_is_said_once_and_nothing_fails(cache, path, caplog, monkeypatch):
     monkeypatch.setattr(vector_cache, "_PAUSE", 0.0)
     store(cache, 1)
@@ -172,7 +139,7 @@ def test_a_locked_file_is_said_once_and_nothing_fails(cache, path, caplog, monke
     with caplog.at_level(logging.WARNING):
         store(cache, 2)
         store(cache, 3)
-    assert caplog.text.count("vectors are not cached") == 1
+    assert caplog.text.count("it cannot be used now") == 1
     assert path.name in caplog.text
     assert "locked" in caplog.text
     assert check(cache, 1, 2, 3) == [1]  # reading goes on

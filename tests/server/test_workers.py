@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from mirror_rt import Encoder
-from mirror_rt.bundle.onnx_files import digest_of
+from mirror_rt.bundle.identity import digest_of
 from mirror_rt.bundle.resolve import file_states
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions

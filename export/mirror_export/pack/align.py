@@ -13,7 +13,7 @@ from mirror_export.pack.mapped_bundle import copy_mapped
 from mirror_rt import Manifest
 from mirror_rt.bundle.json_document import made_now
 from mirror_rt.bundle.manifest import Layout
-from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
+from mirror_rt.bundle.pack_index import PackedBundle, PackIndex, refuse_links_out
 from mirror_rt.errors import ConfigError
 from mirror_rt.io.atomic import check_free, link_or_copy, new_folder, sha256, write_json
 from mirror_rt.languages.routing import Router
@@ -55,6 +55,7 @@ def align_pack(
     """
     target = pack if out is None else out
     check_free(target, overwrite=overwrite or out is None)
+    refuse_links_out(pack)
     index = PackIndex.read(pack)
     bundles = Router(pack, index).bundles
     named = [_by_bundle(Dictionary.read(one), bundles, pack) for one in dictionaries]

@@ -15,9 +15,16 @@ from typing import Any
 
 from mirror_rt.bundle.json_document import made_now
 from mirror_rt.bundle.manifest import Manifest
-from mirror_rt.bundle.pack_index import PACK_FILE, PackedBundle, PackIndex, is_pack
+from mirror_rt.bundle.pack_index import (
+    PACK_FILE,
+    PackedBundle,
+    PackIndex,
+    is_pack,
+    refuse_links_out,
+)
 from mirror_rt.errors import BundleError, OutputExistsError
-from mirror_rt.io.atomic import check_free, link_or_copy, replace_folder
+from mirror_rt.io.atomic import check_free, link_or_copy
+from mirror_rt.io.exchange import replace_folder
 
 logger = logging.getLogger("mirror_export")
 
@@ -218,5 +225,6 @@ def _is_whole(folder: Path, name: str, entry: PackedBundle) -> bool:
 
 
 def _copy_bundle(source: Path, target: Path) -> None:
+    refuse_links_out(source)
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target, copy_function=lambda a, b: link_or_copy(Path(a), Path(b)))

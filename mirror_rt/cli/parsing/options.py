@@ -15,7 +15,6 @@ import inspect
 import itertools
 import sys
 import textwrap
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -23,6 +22,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_
 from mirror_rt.cli.parsing.kinds import kind_of
 from mirror_rt.deprecation import deprecation_of
 from mirror_rt.errors import ConfigError
+from mirror_rt.io.limits import read_toml
 
 T = TypeVar("T")
 
@@ -229,7 +229,7 @@ def from_file(path: Path, *types: type[Any]) -> Source:
     """
     known = [option.name for type_ in types for option in options_of(type_)]
     values: dict[str, object] = {}
-    for key, value in _toml(path).items():
+    for key, value in read_toml(path).items():
         name = key.replace("-", "_")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -293,15 +293,6 @@ def _attributes(type_: type[Any]) -> dict[str, str]:
 def _annotated(hint: Any, type_: type[T]) -> T | None:
     """Return the first object of a class that is annotated to a type."""
     return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, type_)), None)
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:  # UnicodeDecodeError and TOMLDecodeError
-        raise ConfigError(f"{path} is not a TOML file: {error}") from error
 
 
 def _converted(option: Option, raw: object, said: str) -> Any:

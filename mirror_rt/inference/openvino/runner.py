@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from mirror_rt.bundle.identity import graph_digest
 from mirror_rt.bundle.manifest import Manifest, Precision, Variant
 from mirror_rt.errors import (
     BundleError,
@@ -154,7 +155,7 @@ def open_openvino(
     exact = _exact(folder, manifest)
     with manifest.verifying(folder, manifest.files_for([exact]) if options.verify else {}):
         path = loadable(folder, manifest, exact.file)
-        runner = OpenVinoRunner(path, precision, _version(folder, manifest, exact), options)
+        runner = OpenVinoRunner(path, precision, graph_digest(folder / exact.file), options)
     try:
         check_graph(runner, manifest)
     except BundleError:
@@ -174,14 +175,3 @@ def _exact(folder: Path, manifest: Manifest) -> Variant:
         f"{folder} has no fp32 graph for the CPU, which OpenVINO runs: export it with "
         "mirror-rt export --precision fp32 --target cpu"
     )
-
-
-def _version(folder: Path, manifest: Manifest, variant: Variant) -> str:
-    """Return what differs whenever the weights differ: the recorded hash, and the file's times."""
-    record = manifest.files.get(variant.file)
-    recorded = None if record is None else record.sha256
-    try:
-        found = (folder / variant.file).stat()
-    except OSError as error:
-        raise BundleError(f"{folder / variant.file} cannot be read: {error}") from error
-    return repr((recorded, found.st_size, found.st_mtime_ns))

@@ -14,7 +14,6 @@ from pathlib import Path
 from mirror_rt.bundle.resolve import written_in_place
 from mirror_rt.errors import BundleError, ConfigError, MirrorError
 from mirror_rt.server.models.served_models import Models
-from mirror_rt.server.models.sources import manifest_digest
 from mirror_rt.server.monitoring.logs import where
 
 logger = logging.getLogger("mirror_rt.server")
@@ -71,7 +70,7 @@ class Reloader:
         assert source is not None
         try:
             folder = source.find()
-            digest = manifest_digest(folder)
+            digest = source.digest(folder)
             if digest == old.digest and (written := written_in_place(old.files)):
                 raise BundleError(
                     f"{written[0]} was written to while it serves, and vectors may be wrong: "

@@ -62,7 +62,7 @@ class Models:
         aliases: more names like that of the family, or a mapping of more names to names of models
             and to that of the family; ConfigError for the name of a model.
         fallback: name of the model for languages that none has; None to refuse them.
-        digest: digest of the manifest that they were loaded from (see `manifest_digest`).
+        digest: identity of the files that they were loaded from (see `digest_of`).
         files: the states of their files before they were loaded.
         source: what they were loaded from; None if they were made otherwise.
     """

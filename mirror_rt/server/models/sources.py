@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from mirror_rt.bundle.manifest import Layout, Manifest, declared_format
-from mirror_rt.bundle.onnx_files import digest_of, read_manifest
+from mirror_rt.bundle.identity import digest_of
+from mirror_rt.bundle.manifest import Manifest, declared_format
+from mirror_rt.bundle.onnx_files import read_manifest
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.bundle.resolve import FileStates, file_states
+from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.encoding.encoder import Encoder
+from mirror_rt.encoding.loaded_bundle import LoadedBundle
 from mirror_rt.encoding.model_cache import memory_of
 from mirror_rt.errors import BundleError, ConfigError, Setting
-from mirror_rt.io.atomic import sha256
 from mirror_rt.languages.tags import language_key, need_language
 from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.server.config import ServerConfig
@@ -37,6 +39,10 @@ class Source:
     def find(self) -> Path:
         """Return its folder, which is downloaded if need be."""
         return self.config.load.find(self.path)
+
+    def digest(self, folder: Path) -> str:
+        """Return the identity of what its folder holds now."""
+        return digest_of(folder, verified=self.config.load.verify)
 
     def load(self, folder: Path) -> Models:
         """Load the models of its folder; with a limit of memory, only see what there is."""
@@ -106,19 +112,22 @@ def lasting(source: str | Path) -> str | Path:
     return Path(source).absolute() if Path(source).exists() else source
 
 
-def manifest_digest(folder: Path) -> str:
-    """Return the SHA-256 of pack.json, or the digest of a bundle (see `digest_of`)."""
-    if is_pack(folder):
-        return sha256(folder / Layout.pack)
-    return digest_of(folder)
-
-
 def load_folder(folder: Path, source: Source) -> Models:
     """Load what `Source.find` returned; raise the errors of `load_models`."""
-    config = source.config
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder: expected a bundle or a pack")
-    digest, files = manifest_digest(folder), file_states(folder)
+    return load_unchanged(folder, lambda: _load_folder(folder, source), _close)
+
+
+def _close(models: Models) -> None:
+    for model in models.by_name.values():
+        if model.encoder is not None:
+            model.encoder.close()
+
+
+def _load_folder(folder: Path, source: Source) -> Models:
+    config = source.config
+    digest, files = source.digest(folder), file_states(folder)
     if is_pack(folder):
         return _load_pack(folder, source, digest, files)
     if config.languages or config.fallback:
@@ -145,8 +154,7 @@ def _load_pack(folder: Path, source: Source, digest: str, files: FileStates) -> 
     models = []
     for name in chosen:
         entry = index.bundles[name]
-        if config.load.verify:
-            entry.verify(folder)
+        (entry.verify if config.load.verify else entry.read_manifest)(folder)
         language = entry.language or name
         models.append(_model(f"{family}-{name}", folder / entry.path, config, language))
     default = index.default if index.default in chosen else chosen[0]
@@ -179,7 +187,7 @@ def _model(
     reranks = _reranks(folder)
     read = partial(read_manifest, pooling=config.load.pooling)
     manifest = Manifest.read(folder, None) if reranks else read(folder)
-    load = partial(_load, folder, config, digest_of(folder))
+    load = partial(_load, folder, config, digest_of(folder, verified=config.load.verify))
     size = memory_of(folder, manifest, config.load.stored_variant)
     language = language or manifest.language
     return NamedEncoder(name, None, language, load=load, bytes=size, reranks=reranks)
@@ -192,11 +200,15 @@ def _reranks(folder: Path) -> bool:
 def _load(folder: Path, config: ServerConfig, digest: str | None = None) -> Encoder | Reranker:
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder: expected a bundle or a pack")
-    if digest is not None and digest_of(folder) != digest:
-        raise BundleError(f"{folder} was replaced, and is not loaded again yet")
     began = time.monotonic()
     local = replace(config.load, revision=None, offline=False)  # the folder is local already
-    load = Reranker.load if _reranks(folder) else Encoder.load
-    loaded: Encoder | Reranker = load(folder, **local.keywords())
+
+    def load() -> Encoder | Reranker:
+        if digest not in (None, digest_of(folder, verified=config.load.verify)):
+            raise BundleError(f"{folder} was replaced, and is not loaded again yet")
+        kind = Reranker if _reranks(folder) else Encoder
+        return kind.load(folder, **local.keywords())
+
+    loaded = load_unchanged(folder, load, LoadedBundle.close)
     logger.info("loaded %s in %.1f s", folder.name, time.monotonic() - began)
     return loaded

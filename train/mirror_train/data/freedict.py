@@ -9,8 +9,10 @@ import unicodedata
 import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import IO, cast
 
 from mirror_rt.errors import ConfigError, DataError, require
+from mirror_rt.io.limits import SHARED, unpacked
 from mirror_rt.io.text import iter_lines
 from mirror_train.data.strings import word_list
 from mirror_train.data.thesaurus import FEWEST, TOPS
@@ -70,6 +72,7 @@ def read_freedict(path: Path, languages: tuple[str, str]) -> list[tuple[str, str
 def _listed(path: Path, words: set[str] | None) -> list[tuple[str, list[str]]]:
     """Return the words that are asked for, each with all translations that are other words."""
     body, found = _body(path), []
+    left = SHARED * len(body)
     for number, line in enumerate(iter_lines(path), 1):
         name, *place = line.split("\t")
         if name.startswith("00database") or (words is not None and _plain(name) not in words):
@@ -78,6 +81,12 @@ def _listed(path: Path, words: set[str] | None) -> list[tuple[str, list[str]]]:
             start, size = map(_number, place[:2])
         except ValueError as error:
             raise DataError(f"{path}, line {number}: expected WORD, offset and length") from error
+        left -= min(size, len(body))
+        if left < 0:
+            raise DataError(
+                f"{path}, line {number}: the entries up to here have more than {SHARED} times the "
+                "bytes of their file"
+            )
         word, *rows = body[start : start + size].decode("utf-8", "replace").split("\n")
         word = _plain(_HEAD.sub("", word))
         found.append((word, [one for one in _translations(rows) if one != word]))
@@ -88,7 +97,8 @@ def _body(index: Path) -> bytes:
     packed = index.with_suffix(".dict.dz")
     try:
         if packed.is_file():
-            return gzip.decompress(packed.read_bytes())
+            with gzip.open(packed) as content:
+                return unpacked(cast(IO[bytes], content), packed.stat().st_size, packed).read()
         return index.with_suffix(".dict").read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"the entries of {index} cannot be read: {error}") from error
@@ -102,6 +112,8 @@ def _frequent(language: str) -> list[str] | None:
 
 
 def _number(digits: str) -> int:
+    if len(digits) > 11:  # which 64 bits hold
+        raise ValueError("a number that is too large")
     value = 0
     for digit in digits:
         value = value * 64 + _DIGITS.index(digit)

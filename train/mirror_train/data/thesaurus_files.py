@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.tables import read_rows
+from mirror_rt.io.limits import ALL_SYNONYMS, SYNONYMS
 
 # A word, in lower case, and for each of its senses the words that are listed as synonyms.
 Senses = dict[str, list[set[str]]]
@@ -23,6 +24,8 @@ _OTHER_RELATION = re.compile(r"ant[oó]n[iy]m|\bterm\b|антон[иі]м|тер
 _OPTIONAL = re.compile(
     "[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u0652\u0670]"
 )
+# Python's own, in which no file is written; some take the square of its size.
+_NO_ENCODINGS = ("idna", "punycode", "raw-unicode-escape", "unicode-escape", "undefined")
 _MARKER = re.compile(r"\((?:a|p|ip)\)$")  # where an adjective of WordNet may stand
 
 
@@ -61,6 +64,7 @@ def read_thesaurus(path: Path) -> Thesaurus:
         )
     digest = hashlib.sha256()
     senses: Senses = {}
+    left = ALL_SYNONYMS
     for file in files:
         try:
             raw = file.read_bytes()
@@ -68,6 +72,13 @@ def read_thesaurus(path: Path) -> Thesaurus:
             raise DataError(f"{file}: {error.strerror}") from error
         digest.update(raw)
         for word, listed in read(file, raw):
+            if len(listed) > SYNONYMS:
+                raise DataError(
+                    f"{file}: a sense of {word[:60]!r} lists {len(listed):,} words, expected at "
+                    f"most {SYNONYMS:,}"
+                )
+            if (left := left - len(listed)) < 0:
+                raise DataError(f"{file} has more than {ALL_SYNONYMS:,} synonyms")
             senses.setdefault(word, []).append(listed - {word})
     return Thesaurus(senses, form, digest.hexdigest())
 
@@ -111,15 +122,18 @@ def _decoded(path: Path, raw: bytes) -> list[str]:
     head, _, body = raw.removeprefix(codecs.BOM_UTF8).partition(b"\n")
     encoding = head.decode("ascii", "replace").strip()
     try:
-        return body.decode(codecs.lookup(encoding.removeprefix("microsoft-")).name).split("\n")
-    except LookupError as error:
-        raise DataError(
-            f"{path}: the first line of a MyThes file names its encoding, got {encoding[:60]!r}"
-        ) from error
+        name = codecs.lookup(encoding.removeprefix("microsoft-")).name
+        if name in _NO_ENCODINGS:
+            raise LookupError(name)
+        return body.decode(name).split("\n")
     except UnicodeError as error:
         line = body.count(b"\n", 0, getattr(error, "start", 0)) + 2
         raise DataError(
             f"{path}, line {line}: not {encoding}, which its first line says"
+        ) from error
+    except (LookupError, ValueError) as error:  # a NUL in the name
+        raise DataError(
+            f"{path}: the first line of a MyThes file names its encoding, got {encoding[:60]!r}"
         ) from error
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type
 
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import ConfigError, Setting
+from mirror_rt.io.limits import read_toml
 from mirror_rt.masking import SpanMask
 from mirror_rt.schema import Rule
 
@@ -177,18 +178,18 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     name = str(name_or_path)
     if name.endswith(".toml"):
         try:
-            text = Path(name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise ConfigError(f"recipe {name}: {reason}") from error
+            table = read_toml(Path(name))
+        except ConfigError as error:
+            raise ConfigError(f"recipe {name}: {error}") from error
     elif name in recipe_names():
         text = (resources.files("mirror_train") / "recipes" / f"{name}.toml").read_text("utf-8")
+        table = tomllib.loads(text)
     else:
         near = suggest(name, recipe_names())
         raise ConfigError(f"no recipe {name!r}{near}; there are {', '.join(recipe_names())}")
     try:
-        return _from_table(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, ConfigError) as error:
+        return _from_table(table)
+    except ConfigError as error:
         raise ConfigError(f"recipe {name}: {error}") from error
 
 

@@ -1,0 +1,104 @@
+"""Identify a model by the contents of all files that decide its vectors.
+
+This is the only identity: the cache of vectors, the reload of a server, resumed jobs, compiled
+graphs and the records of what was made all ask for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.onnx_files import onnx_variants
+from mirror_rt.bundle.pack_index import PackIndex, is_pack, visible_files
+from mirror_rt.bundle.static_files import FILES, is_static
+from mirror_rt.errors import BundleError
+from mirror_rt.io.file_states import content_sha256
+
+
+def digest_of(folder: Path, *, verified: bool = True) -> str:
+    """Return a digest that changes with any file that decides the vectors of a model or a pack.
+
+    Args:
+        folder: a bundle, a pack, plain ONNX files, or a static encoder.
+        verified: whether the files are compared with the hashes of their manifest when they are
+            loaded. That of a bundle then is the SHA-256 of its mirror.json, and that of a pack of
+            its pack.json, which hold the hashes of all files; else, and without a manifest, all
+            contents are read.
+
+    Raises:
+        BundleError: the folder is none of these.
+    """
+    if verified and is_pack(folder):
+        return content_sha256(folder / Layout.pack)
+    if verified and (folder / Layout.manifest).exists():
+        Manifest.read(folder, None)  # its error says what the folder is instead
+        return content_sha256(folder / Layout.manifest)
+    return _digest(deciding_files(folder), folder)
+
+
+def graph_digest(graph: Path) -> str:
+    """Return a digest of the contents of a graph and of the files that it names.
+
+    Raises:
+        BundleError: the graph cannot be read.
+    """
+    try:
+        beside = [file for file in sorted(graph.parent.iterdir()) if file.is_file()]
+        return _digest({graph, *_named_in(graph, beside)}, graph.parent)
+    except OSError as error:
+        raise BundleError(f"{graph} cannot be read: {error}") from error
+
+
+def deciding_files(folder: Path) -> list[Path]:
+    """Return the files that can decide a vector of a model, or of the models of a pack.
+
+    Of plain ONNX files these are the JSON files, the graphs, and each file whose name is in a
+    graph: it may hold weights.
+    """
+    if is_pack(folder):
+        entries = PackIndex.read(folder).bundles.values()
+        return [folder / Layout.pack, *(f for e in entries for f in _recorded(folder / e.path))]
+    if (folder / Layout.manifest).exists():
+        return _recorded(folder)
+    every = [folder / name for name in visible_files(folder)]
+    graphs = {folder / variant.file for variant in onnx_variants(folder).values()}
+    if not graphs and not is_static(folder):
+        Manifest.read(folder, None)  # its error says what the folder is instead
+    found = {file for file in every if file.suffix == ".json"} | graphs
+    if is_static(folder):
+        return sorted(found.union(*(folder.glob(pattern) for pattern in FILES)))
+    others = [file for file in every if file not in found]
+    return sorted(found.union(*(_named_in(graph, others) for graph in graphs)))
+
+
+def _recorded(folder: Path) -> list[Path]:
+    """Return the files of a bundle; of one from a hub some may be absent."""
+    names = [Layout.manifest, *Manifest.read(folder, None).files]
+    return [folder / name for name in names if (folder / name).is_file()]
+
+
+def _named_in(graph: Path, files: Iterable[Path]) -> set[Path]:
+    """Return those of `files` whose names are in the bytes of a graph.
+
+    The path of a file of weights is in the graph as it is, so none is missed.
+    """
+    if not graph.stat().st_size:
+        return set()
+    with (
+        graph.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        return {one for one in files if content.find(os.fsencode(one.name)) >= 0}
+
+
+def _digest(files: Iterable[Path], below: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        place = os.fsencode(path.relative_to(below).as_posix())
+        digest.update(place + b"\0" + content_sha256(path).encode() + b"\n")
+    return digest.hexdigest()

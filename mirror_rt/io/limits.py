@@ -1,0 +1,89 @@
+"""Limit what a file of somebody else's may make a reader do: one table, and the bounded readers.
+
+Each limit is far above every published file of its kind, and keeps a damaged or hostile one from
+taking hours or all memory.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import IO, Any
+
+from mirror_rt.errors import ConfigError, DataError
+
+# Bytes of a line, and characters of a cell. The limit keeps a file without line ends, or with a
+# quote that is never closed, from being read into memory as a whole. It is above 60 MB, the size of
+# the 10 million characters that `chunk` takes if JSON escapes each of them.
+LINE = 1 << 26
+# Bytes of a document in JSON or TOML: more than 100 times the size of a pack.json of 100 languages;
+# so much takes half a second to parse and check.
+DOCUMENT = 1 << 22
+# Tensors of a file: ten times those of the largest encoders.
+TENSORS = 10_000
+# Columns of a table, which are those of a spreadsheet.
+COLUMNS = 16_384
+# Words that one sense of a thesaurus may list: WordNet's largest has 28. Each is a synonym of each,
+# so their square counts for all senses together.
+SYNONYMS, ALL_SYNONYMS = 1_000, 16_000_000
+# A compressed file may have so many times its size, above the bytes that are free; text has four.
+RATIO, FREE = 200, 1 << 26
+# The entries of a dictionary may have so many times the bytes of its file, as words share entries.
+SHARED = 16
+
+
+class _Unpacked(io.RawIOBase):
+    """The content of a compressed file, of a bounded size."""
+
+    def __init__(self, file: IO[bytes], most: int, name: object) -> None:
+        self._file, self._left, self._most, self._name = file, most, most, name
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        block = self._file.read(len(buffer))
+        self._left -= len(block)
+        if self._left < 0:
+            raise DataError(
+                f"{self._name} unpacks to more than {self._most:,} bytes, {RATIO} times its size: "
+                "unpack it first if it is what you expect"
+            )
+        buffer[: len(block)] = block
+        return len(block)
+
+
+def unpacked(file: IO[bytes], packed_bytes: int, name: object) -> io.BufferedReader:
+    """Read what a decompressor gives, no more of it than such a file may hold.
+
+    Args:
+        file: gives the unpacked bytes.
+        packed_bytes: size of the compressed file.
+        name: what errors call it.
+
+    Returns:
+        The bytes; a DataError is raised where they are too many.
+    """
+    return io.BufferedReader(_Unpacked(file, max(FREE, RATIO * packed_bytes), name), 1 << 16)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parse a TOML file.
+
+    Raises:
+        ConfigError: it cannot be read, is too large, or is not TOML.
+    """
+    import tomllib  # which few need
+
+    try:
+        if not path.is_file() and path.exists():
+            raise ConfigError(f"cannot read {path}: it is no regular file")
+        with path.open("rb") as file:
+            content = file.read(DOCUMENT + 1)
+        if len(content) > DOCUMENT:
+            raise ConfigError(f"{path} has more than {DOCUMENT:,} bytes: it is no file of options")
+        return tomllib.loads(content.decode())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and TOMLDecodeError
+        raise ConfigError(f"{path} is not a TOML file: {error}") from error
