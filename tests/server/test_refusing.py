@@ -7,7 +7,7 @@ import pytest
 from asgi_calls import Call, HeldEncoder, run, started
 from mirror_rt import Encoder
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_rt.server import Models, NamedEncoder, ServerConfig, create_app
+from mirror_rt.server import ServerConfig, create_app
 from mirror_rt.server.models import sources
 
 
@@ -19,16 +19,12 @@ def encoder(bundle):
 
 
 @pytest.fixture
-def app(encoder, monkeypatch):
+def app(application, encoder, monkeypatch):
     monkeypatch.setattr("mirror_rt.server.models.registry._REFUSED_SECONDS", 0.0, raising=False)
-    models = Models([NamedEncoder("tiny", encoder, None, 0)], "tiny")
-    app = create_app(models, ServerConfig(max_items=1, max_waiting_texts=1))
-    app.state.registry.wait_until_warm()
-    encoder.began.clear()
-    yield app
-    encoder.free.set()
-    app.state.registry.stop()
-    app.state.registry.services["tiny"].scheduler.close()
+    with application(encoder, max_items=1, max_waiting_texts=1) as app:
+        encoder.began.clear()
+        yield app
+        encoder.free.set()
 
 
 def test_a_model_that_refuses_everybody_is_not_ready(app, encoder):

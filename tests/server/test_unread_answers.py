@@ -8,8 +8,6 @@ import socket
 import pytest
 
 from asgi_calls import Call, run
-from mirror_rt import Encoder
-from mirror_rt.server import Models, NamedEncoder, ServerConfig, create_app
 from mirror_rt.server.http.ending import LingeringTransport
 from server_process import until
 
@@ -25,21 +23,9 @@ ROUTES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def encoder(bundle):
-    with Encoder.load(bundle, threads=1) as encoder:
-        yield encoder
-
-
 @pytest.fixture
-def app(encoder):
-    models = Models([NamedEncoder("tiny", encoder, None, 0)], "tiny")
-    app = create_app(models, ServerConfig(max_wait=60.0, max_waiting_texts=2048))
-    app.state.registry.wait_until_warm()
-    yield app
-    app.state.registry.stop()
-    for service in app.state.registry.services.values():
-        service.scheduler.close()
+def app(make):
+    return make(max_wait=60.0, max_waiting_texts=2048)
 
 
 async def unread(app, path, body, n):

@@ -15,6 +15,7 @@ import pytest
 
 from asgi_calls import Call
 from mirror_rt.server.http import decoding, tei
+from tiers import tiers
 
 BYTES = (16 << 20) - 100  # the most that a body may have
 # Native code that gives the lock back while it works.
@@ -140,7 +141,7 @@ def loop():
         yield runner
 
 
-@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("name", tiers(REQUESTS, fast=REQUESTS.keys() - {"embed, long texts"}))
 def test_nobody_is_held_up(name, served, loop, limit):
     app, watchdog = served
     path, body = REQUESTS[name]
