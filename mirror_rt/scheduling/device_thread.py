@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import threading
 import time
 import weakref
@@ -11,14 +10,11 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from mirror_rt.errors import DataError
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import BatchReport
 from mirror_rt.scheduling.waiting import WaitingText, still_wanted
 from mirror_rt.tokens.padding import RaggedTokens
-
-logger = logging.getLogger("mirror_rt")
 
 
 class DeviceThread(threading.Thread):
@@ -83,10 +79,7 @@ class DeviceThread(threading.Thread):
             request.succeed()
         # These are last, because nobody waits for them.
         if pipeline.cache is not None and isinstance(vectors, np.ndarray):
-            try:
-                pipeline.cache.store(tokens.keys(), vectors)
-            except DataError as error:
-                logger.error("%s", error)
+            pipeline.cache.store(tokens.keys(), vectors)
         self._tell(report)
 
     def _count(self, batch: list[WaitingText], began: float, *, failed: bool) -> BatchReport:

@@ -110,8 +110,8 @@ class Intake:
         request = self.request(inputs, timeout, options, times, of_tokens=of_tokens)
         request.exempt, request.prepare = exempt, prepare
         # The cache is a file, for which no event loop waits.
-        at_once = prepare is None and self._pipeline.cache is None and _is_short(request.texts)
-        if here or at_once:
+        asks_cache = self._pipeline.cache is not None and not exempt
+        if here or (_is_short(request.texts) and prepare is None and not asks_cache):
             self._put(request, _tokenize(self._pipeline, request))
         else:
             self.admit(request, "tokenize" if prepare is None else "shorten")
