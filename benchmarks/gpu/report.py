@@ -81,6 +81,7 @@ def goals(state: State, results: Results) -> Iterator[Goal]:
     for name, text in (
         ("agrees", "the fast core agrees with the safe one, and repeats bit for bit"),
         *((f"tests-{core}", f"tests of the kernels, core {core}") for core in CORES),
+        ("tests-precise", "float32 as precise as torch's, both cores"),
         ("tests-slow", "tests of torch.compile and of a million rows"),
         (f"memcheck-{CORES[-1]}", "accesses outside memory"),
         ("doctor", "`mirror-rt doctor`"),
