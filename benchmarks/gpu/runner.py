@@ -79,7 +79,7 @@ class Runner:
     Args:
         out: folder of the report; made if it does not exist.
         work: folder of the state and the logs.
-        about: description of the run for the report; `sources` names the version of the code.
+        about: description of the run; `sources` names the version of the code.
         summarize: makes the report in Markdown from the state.
         seconds: time for everything, from now on.
     """
@@ -111,15 +111,14 @@ class Runner:
             if not again and self._verdict_of(step.name) == PASSED:
                 print(f"   {step.name}: passed before", flush=True)
                 continue
-            record = {"stage": number, "limit": step.limit, "seconds": 0.0}
-            if step.wrong_status:
-                record["wrong_status"] = step.wrong_status
+            record: Record = {"stage": number, "limit": step.limit, "seconds": 0.0}
+            record |= {"wrong_status": step.wrong_status} if step.wrong_status else {}
             self.state["steps"][step.name] = record
             left = self._seconds_left(stage)
-            if (why := self._obstacle(step, left)) is not None:
+            if why := self._obstacle(step, left):
                 record |= {"verdict": LEFT_OUT, "why": why}
             else:
-                self._run_step(step, record, environment | dict(step.environment), left)
+                self._run_step(step, record, {**environment, **step.environment}, left)
             print(f"   {step.name}: {record['verdict']}, {record['seconds']:.0f} s of "
                   f"{step.limit:.0f} s{said(record)}", flush=True)  # fmt: skip
             self.save()
@@ -128,10 +127,10 @@ class Runner:
         """Return `right`, `wrong` or `hangs` for the stages that ran; None if none did."""
         ran = [stage for stage in stages.values() if self._verdict_of(stage.proof) is not None]
         names = [name for stage in ran for name in (stage.proof, *stage.judges)]
-        found = {name: self._verdict_of(name) for name in names}
-        if any(map(self._hung, names)) or OVERRAN in [found[stage.proof] for stage in ran]:
+        proofs = {self._verdict_of(stage.proof) for stage in ran}
+        if OVERRAN in proofs or any(map(self._hung, names)):
             return "hangs"
-        if any(found[stage.proof] != PASSED for stage in ran) or any(map(self._is_wrong, names)):
+        if proofs - {PASSED} or any(map(self._is_wrong, names)):
             return "wrong"
         return "right" if ran else None
 
@@ -186,7 +185,7 @@ class Runner:
             self.save(log)
 
         command = [word.replace("{result}", str(result)) for word in step.command]
-        variables = environment | {"TMPDIR": str(scratch), _MARK: str(self.work)}
+        variables = {**environment, "TMPDIR": str(scratch), _MARK: str(self.work)}
         try:
             with log.open("w") as stream:
                 print(f"$ {' '.join(command)}", file=stream, flush=True)
@@ -198,7 +197,7 @@ class Runner:
         if record["verdict"] == PASSED:
             record.pop("tail", None)
         with _tolerated(self._log), self._log.open("a") as stream:
-            print(f"== {step.name}: {record['verdict']}", *_lines(log), "", sep="\n", file=stream)
+            print(f"== {step.name}: {record['verdict']}\n{_end_of(log)}", file=stream)
 
     def _run_process(
         self, command: Sequence[str], environment: Mapping[str, str], log: Any, seconds: float,
@@ -206,13 +205,10 @@ class Runner:
     ) -> Record:  # fmt: skip
         """Run a command to its end, or kill it and its children after `seconds`; copy meanwhile.
 
-        They stay in the session of this process, for some machines end what a command has left
-        behind, but not other sessions.
+        They stay in this session, for some machines end what a command left, but no other sessions.
         """
-        process = subprocess.Popen(
-            list(command), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-            env=environment,
-        )  # fmt: skip
+        streams: Any = {"stdout": log, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+        process = subprocess.Popen(command, env=environment, **streams)
         until = time.monotonic() + seconds
         try:
             while (status := _wait(process, min(_PERIOD, until - time.monotonic()))) is None:
@@ -224,16 +220,14 @@ class Runner:
             _wait(process, _END_SECONDS)
         if status == 0:
             return {"verdict": PASSED}
-        ended = (
-            f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-        )
-        return {"verdict": FAILED, "status": status, "why": ended}
+        why = f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        return {"verdict": FAILED, "status": status, "why": why}
 
     def _end_processes(self) -> None:
         """Kill all processes of steps, also children that outlive their parents.
 
-        They may hold memory of the GPU, or, as compilers, take the processors from the next step.
-        One that waits for a driver that hangs does not end: it is left behind.
+        They may hold memory of the GPU, or, as compilers, take processors from the next step. One
+        that waits for a driver that hangs does not end: it is left behind.
         """
         mark, until = f"{_MARK}={self.work}".encode(), time.monotonic() + _END_SECONDS
         while found := [entry for entry in Path("/proc").iterdir() if _has_mark(entry, mark)]:
@@ -250,14 +244,13 @@ class Runner:
         Where the disk is full a file keeps its last content.
         """
         text = json.dumps(self.state, indent=1) + "\n"
-        ended = self._log.read_bytes()[-_LOG_BYTES:] if self._log.is_file() else b""
-        lines = "\n".join(["== running", *_lines(running), ""]) if running else ""
+        lines = f"== running\n{_end_of(running)}" if running else ""
         with _tolerated(self._kept):
             write_whole(self._kept, text)
         with _tolerated(self.out):
             self.out.mkdir(parents=True, exist_ok=True)
             write_whole(self.out / "gpu.json", text)
-            write_whole(self.out / "log.txt", ended.decode(errors="replace") + lines)
+            write_whole(self.out / "log.txt", _end_of(self._log) + lines)
         try:
             write_whole(self.out / "gpu.md", self._summarize(self.state))
         except Exception as error:  # noqa: BLE001 - figures of a killed step may be incomplete
@@ -273,23 +266,21 @@ def _tolerated(path: Path) -> Iterator[None]:
         print(f"{path} cannot be written: {error}", flush=True)
 
 
-def _lines(log: Path) -> list[str]:
-    if not log.is_file():
-        return []
-    return log.read_bytes()[-_LOG_BYTES:].decode(errors="replace").splitlines()
+def _end_of(log: Path) -> str:
+    return log.read_bytes()[-_LOG_BYTES:].decode(errors="replace") if log.is_file() else ""
 
 
 def _add_findings(record: Record, log: Path, result: Path) -> None:
     """Add the last lines that a step printed, and its figures so far."""
-    record["tail"] = _lines(log)[1:][-_TAIL_LINES:]
+    record["tail"] = _end_of(log).splitlines()[1:][-_TAIL_LINES:]
     with contextlib.suppress(OSError, json.JSONDecodeError):  # not there, or just being written
         record["result"] = json.loads(result.read_text())
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
     with contextlib.suppress(subprocess.TimeoutExpired):
-        return process.wait(timeout=max(0.0, seconds))
-    return None
+        process.wait(timeout=max(0.0, seconds))
+    return process.returncode
 
 
 def _has_mark(entry: Path, mark: bytes) -> bool:

@@ -117,7 +117,8 @@ class Steps:
             panels = ("--core", FAST, "--panels", 66, 88, 132, "--json", "{result}")
             profile = self.script("gpu/loss_profile.py", *panels)
             yield Step("kernels", profile, 45, needs=["agrees"])
-        rivals = [OURS, "PyTorch", "torch.compile"]
+        # Compiling takes a CPU too long for a rehearsal.
+        rivals = [OURS, "PyTorch", *(["torch.compile"] if self.on_card else [])]
         yield self.compare("rivals", rivals, "65536", "768", 90, "--cell-seconds", 5)
         if self.on_card:
             # One wave of the full size; before it 256 rows warm up, with the same three kernels.
@@ -133,7 +134,8 @@ class Steps:
     def tests(self, core: str, chosen: str, name: str, limit: float, needs: str) -> Step:
         """Return the step of the chosen tests, with one core or, where none is named, with each."""
         file = KERNEL_TESTS if self.on_card else CPU_TESTS
-        words = ("--json", "{result}", "--seconds", 30 * self.a.patience, *self.device, file)
+        seconds = (30, 60)[chosen == SLOW_TESTS] * self.a.patience
+        words = ("--json", "{result}", "--seconds", seconds, *self.device, file)
         command = self.script("gpu/device_tests.py", *words, "-k", chosen)
         return Step(name, command, limit, {VARIABLE: core} if core else {}, needs=[needs])
 
