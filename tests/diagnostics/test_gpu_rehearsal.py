@@ -51,13 +51,7 @@ if sys.orig_argv[1:2] == ["benchmarks/loss/compare.py"]:
     sys.meta_path.insert(0, Finder())
 """
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(
-        subprocess.run([*ISOLATED, "true"], capture_output=True, check=False).returncode != 0,
-        reason="this kernel gives no namespaces to this user",
-    ),
-]
+pytestmark = [pytest.mark.full, pytest.mark.needs("namespaces")]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = [pytest.mark.full, pytest.mark.compiled]
+
 TILE, MULTIPROCESSORS, LARGEST = 128, 132, 254e6
 # Width -> outputs of the tma core for a tile of rows: 192, 256, 256 and 128 dimensions each.
 OUTPUTS = {384: 2, 768: 3, 1024: 4, 640: 5}
