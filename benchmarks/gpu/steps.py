@@ -173,7 +173,15 @@ class Steps:
         small = () if self.on_card else ("--layers", 1)
         yield Step("model", self.script("gpu/model.py", model, *small), 60, needs=ready)
         command = [self.python, "-P", "-m", "mirror_rt.cli"]
-        kinds = ["--precision", "fp32,fp16", "--target", "cpu,cuda", "--overwrite"]
+        kinds = [
+            "--precision",
+            "fp32,fp16",
+            "--target",
+            "cpu,cuda",
+            "--pooling",
+            "mean",
+            "--overwrite",
+        ]
         export = [*command, "export", str(model), "--out", str(bundle), *kinds]
         yield Step("export-base", export, 90, needs=["model"])
         doctor = [*command, "doctor", "--model", str(bundle)]
