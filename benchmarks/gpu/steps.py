@@ -189,11 +189,11 @@ class Steps:
         few = (
             ("--texts", 6000, "--seconds", 85) if self.on_card else ("--texts", 28, "--seconds", 20)
         )
-        only = ENCODERS if self.on_card else ENCODERS[:1]
+        only = ENCODERS if self.on_card else ["mirror-rt fp16"]
         words = ("--model", model, *self.device, *few, "--json", "{result}", "--only", *only)
         encode = self.script("gpu/encoder.py", bundle, *words)
         yield Step("encode-base", encode, 100, needs=["doctor"])
-        words = ("fp16-cuda", *self.device, "--json", "{result}")
+        words = ("fp16-cuda" if self.on_card else "fp16", *self.device, "--json", "{result}")
         attention = self.script("gpu/attention.py", bundle, *words)
         yield Step("attention-fp16-cuda", attention, 40, needs=["doctor"])
         tests = ("--json", "{result}", "--seconds", 60 * self.a.patience, *self.device)
