@@ -1,7 +1,8 @@
 """Compare the encoder on an NVIDIA GPU with others: vectors, throughput and latency.
 
     python benchmarks/gpu/encoder.py BUNDLE --model FOLDER [--o4 FOLDER] [--rival-python PATH]
-                                    [--texts 20000] [--seconds 165] [--device cpu] [--json FILE]
+                                    [--texts 20000] [--seconds 165] [--only CONTENDER ...]
+                                    [--device cpu] [--json FILE]
 
 Every contender is a process of its own (benchmarks/encode/worker.py). First its vectors, in batches
 and alone, are compared with those of fp32 on the CPU; a contender that disagrees or does not start
@@ -120,7 +121,7 @@ class Benchmark:
         found["sentence-transformers fp16"] = (here, model)
         found["sentence-transformers fp16, flash attention"] = (here, model)
         found["sentence-transformers ONNX O4"] = (self.a.rival_python or here, self.a.o4)
-        return found
+        return {name: found[name] for name in self.a.only or found}
 
     def attempt(self, name, do, *arguments):
         """Call `do` for a contender, or leave it out from now on if that fails."""
@@ -204,6 +205,7 @@ def main():
     parser.add_argument("--rival-python", type=Path)
     parser.add_argument("--texts", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=165, help="for all of it, about")
+    parser.add_argument("--only", nargs="+", metavar="CONTENDER")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--json", type=Path, default=Path("encoder.json"))
     arguments = parser.parse_args()

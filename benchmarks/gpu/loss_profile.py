@@ -1,27 +1,35 @@
 """Measure where the loss on an NVIDIA GPU spends its time: on the host, and in which kernels.
 
-    python benchmarks/gpu/loss_profile.py [--rows 65536] [--dim 768] [--json FILE]
+    python benchmarks/gpu/loss_profile.py [--core tma] [--rows 65536] [--dims 768 384]
+                                          [--panels 66 88 132] [--json FILE]
 
-For 400 rows it prints the microseconds that the host takes to queue a forward pass, and a forward
-and backward pass, and how many kernels they launch. Then, for --rows and one core at a time, it
-prints the milliseconds of every kernel of this project, as torch.profiler measures them.
+For each of --dims and each side of a panel of weights, in tiles, it prints the milliseconds of
+every kernel of this project, as torch.profiler measures them. Then, for 400 rows, it prints the
+microseconds that the host takes to queue a forward pass, and a forward and backward pass, and how
+many kernels they launch.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the other folders
 
-from loss.contenders import CONTENDERS, core_of, make_views
-from loss.cores import CORES
+from helpers import write_whole
+from loss.contenders import CONTENDERS, make_views
+from loss.cores import CORES, VARIABLE
+
+from mirror_train.loss import autograd
+from mirror_train.loss.cuda_kernel import CudaKernel
 
 SMALL_ROWS = 400
 CALLS = 200
@@ -54,40 +62,47 @@ def kernels(contender, views):
     }
 
 
-def profile_core(core, rows, dim):
-    name = f"mirror_rt, core {core}"
-    contender = CONTENDERS[name]
-    with core_of(name):
-        views = make_views("cuda", torch.bfloat16, SMALL_ROWS, dim)
-        small = kernels(contender, views)
-        found = {
-            "launches": sum(count for count, _ in small.values()),
-            "forward_host_us": host_microseconds(contender, views, backward=False),
-            "total_host_us": host_microseconds(contender, views, backward=True),
-        }
-        large = kernels(contender, make_views("cuda", torch.bfloat16, rows, dim))
-    return found | {"kernels_ms": {key: ms for key, (_, ms) in large.items()}}
+def profile_small(contender, dim):
+    views = make_views("cuda", torch.bfloat16, SMALL_ROWS, dim)
+    return {
+        "launches": sum(count for count, _ in kernels(contender, views).values()),
+        "forward_host_us": host_microseconds(contender, views, backward=False),
+        "total_host_us": host_microseconds(contender, views, backward=True),
+    }
+
+
+def profile_panels(contender, rows, dim, side):
+    """Return the milliseconds of each kernel with panels of side x side tiles."""
+    kernel = CudaKernel(panel_tiles=side * side)
+    with mock.patch.object(autograd, "kernel_named", return_value=kernel):
+        found = kernels(contender, make_views("cuda", torch.bfloat16, rows, dim))
+    return {name: ms for name, (_, ms) in found.items()}
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--core", choices=CORES, default=CORES[-1])
     parser.add_argument("--rows", type=int, default=65_536)
-    parser.add_argument("--dim", type=int, default=768)
+    parser.add_argument("--dims", type=int, nargs="+", default=(768, 384))
+    parser.add_argument("--panels", type=int, nargs="+", default=(66, 88))
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
-    found = {}
-    for core in CORES:
-        try:
-            found[core] = profile_core(core, arguments.rows, arguments.dim)
-        except RuntimeError as error:  # a core that this GPU does not have
-            found[core] = {"left_out": (str(error).splitlines() or [""])[0][:200]}
-        print(core, json.dumps(found[core], indent=1), flush=True)
+    contender, found = CONTENDERS[f"mirror_rt, core {arguments.core}"], {"kernels_ms": {}}
+    os.environ[VARIABLE] = arguments.core
+
+    def keep(**more):
+        found.update(more)
+        print(json.dumps(more, indent=1), flush=True)
         if arguments.json is not None:
-            arguments.json.write_text(json.dumps(found))
-    if all("left_out" in of_core for of_core in found.values()):
-        raise SystemExit("no core could be measured")
+            write_whole(arguments.json, json.dumps(found))
+
+    for dim in arguments.dims:
+        for side in arguments.panels:
+            ms = profile_panels(contender, arguments.rows, dim, side)
+            keep(kernels_ms=found["kernels_ms"] | {f"{dim} dimensions, panels of {side}": ms})
+    keep(**profile_small(contender, arguments.dims[0]))
 
 
 if __name__ == "__main__":

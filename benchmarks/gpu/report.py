@@ -1,4 +1,7 @@
-"""Make the report of benchmarks/gpu.sh: goals met and missed, steps, tables of figures."""
+"""Make the report of benchmarks/gpu.sh: goals met and missed, steps, tables of figures.
+
+It needs nothing but the standard library, and takes figures of steps that were cut short as well.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,27 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpu.run import LEFT_OUT, PASSED, State, said
-from gpu.steps import ATTENTION
+from gpu.runner import FAILED, PASSED, State, said
 from helpers import median_ratio
 from loss.cores import CORES
 
 LARGE, SMALL, MOST_MB = 65_536, 400, 1_074
-MILLION_SECONDS = 8
-ONE_WAY = ("Liger, one_way", "Cut Cross-Entropy, one_way", "Inf-CL, one_way")
-PLAIN = ("PyTorch", "torch.compile")
-RIVALS = (
-    "sentence-transformers fp16",
-    "sentence-transformers fp16, flash attention",
-    "sentence-transformers ONNX O4",
-)
+MILLION_SECONDS = 6
+# Of the loss, in matrix products: dimensions, forward, forward and backward.
+PRODUCTS = ((384, 0.75, 2.8), (768, 0.6, 2.2))
+RIVALS = ("PyTorch", "torch.compile")
+# Encoder -> the least ratio of our texts a second to its.
+ENCODERS = {
+    "sentence-transformers fp16": 1,
+    "sentence-transformers fp16, flash attention": 1,
+    "sentence-transformers ONNX O4": 1.75,
+}
 PACKED, GRAPHS = "mirror-rt fp16-cuda", "mirror-rt fp16-cuda, CUDA graphs"
+FAST_ATTENTION = {"FLASH_ATTENTION", "CUDNN_FLASH_ATTENTION"}
 
-# The label, the requirement, and the measured value with whether it meets the requirement; None if
-# it was not measured.
-Goal = tuple[str, str, tuple[str, bool] | None]
+# What was measured, the requirement, the value, and whether it meets the requirement.
+Goal = tuple[str, str, str, bool]
+Results = Mapping[str, Any]
 
 
 def summarize(state: State) -> str:
@@ -35,19 +40,21 @@ def summarize(state: State) -> str:
         header(state, results),
         goals_table(list(goals(state, results))),
         steps_table(state),
-        *(infonce_table(name, results[name])
-          for name in ("speed", "million-rows", "cores", "rivals") if results.get(name)),
-        *(encode_table(name, results[name]) for name in ("encode-minilm", "encode-base")
+        *(infonce_table(name, results[name]) for name in ("speed", "million-rows", "rivals")
           if results.get(name)),
+        *(kernels_table(results[name]) for name in ["kernels"] if results.get(name)),
+        *(faults_list(results[name]) for name in ["faults"] if results.get(name)),
+        *(encode_table(name, results[name]) for name in ["encode-base"] if results.get(name)),
     ]  # fmt: skip
     return "\n\n".join(sections) + "\n"
 
 
-def header(state: State, results: Mapping[str, Any]) -> str:
+def header(state: State, results: Results) -> str:
     about, machine = state["about"], results.get("machine", {})
     title = "# The GPU side" if about.get("device") != "cpu" else "# A rehearsal without a card"
     lines = [f"{key}: {value}" for key, value in about.items()]
     lines += [f"{key}: {machine[key]}" for key in ("card", "torch_sees", "nvcc") if key in machine]
+    lines += [f"{name}: {value:.3g}" for name, value in machine.get("rates", {}).items()]
     packages = machine.get("packages", {})
     lines += [f"{name}: {packages[name]}" for name in ("torch", "transformers") if name in packages]
     return "\n".join([title, "", *(f"- {line}" for line in lines)])
@@ -55,10 +62,8 @@ def header(state: State, results: Mapping[str, Any]) -> str:
 
 def goals_table(found: list[Goal]) -> str:
     lines = ["| goal | asked | measured | verdict |", "|---|--:|--:|---|"]
-    for text, asked, measured in found:
-        value, met = measured or ("", None)
-        verdict = {None: "not measured", True: "met", False: "**missed**"}[met]
-        lines.append(f"| {text} | {asked} | {value} | {verdict} |")
+    for text, asked, value, met in found:
+        lines.append(f"| {text} | {asked} | {value} | {'met' if met else '**missed**'} |")
     return "\n".join(lines)
 
 
@@ -68,155 +73,146 @@ def steps_table(state: State) -> str:
         why = said(step).removeprefix(": ").replace("|", "\\|")[:200]
         lines.append(f"| {step['stage']} | {name} | {step['verdict']} | {step['seconds']:.0f} "
                      f"| {step['limit']:.0f} | {why} |")  # fmt: skip
-    for number, stage in state["stages"].items():
-        lines.append(f"| {number} | all: {stage['title']} | | {stage['seconds']:.0f} "
-                     f"| {stage['budget']:.0f} | |")  # fmt: skip
     return "\n".join(lines)
 
 
-def goals(state: State, results: Mapping[str, Any]) -> Iterator[Goal]:
-    for core in CORES:
-        name = f"tests-{core}"
-        yield f"tests of the kernels, core {core}", "all pass", tests(results.get(name))
+def goals(state: State, results: Results) -> Iterator[Goal]:
+    """Yield the goals of which something was measured."""
+    for name, text in (
+        ("agrees", "the fast core agrees with the safe one, and repeats bit for bit"),
+        *((f"tests-{core}", f"tests of the kernels, core {core}") for core in CORES),
+        ("tests-precise", "float32 as precise as torch's, both cores"),
+        ("tests-slow", "tests of torch.compile and of a million rows"),
+        (f"memcheck-{CORES[-1]}", "accesses outside memory"),
+        ("doctor", "`mirror-rt doctor`"),
+        ("tests-encoder", "tests of the encoder on a card"),
+    ):
+        yield from step_goal(state["steps"].get(name, {}), text)
     yield from loss_goals(results)
-    for name in checks_of(state):
-        verdict = state["steps"][name]["verdict"]
-        measured = None if verdict == LEFT_OUT else (verdict, verdict == PASSED)
-        yield f"compute-sanitizer {name.replace('-', ', core ')}", "no error", measured
-    yield "the encoder's tests", "all pass", tests(results.get("tests-encoder"))
-    doctor = state["steps"].get("doctor", {}).get("verdict", LEFT_OUT)
-    yield (
-        "`mirror-rt doctor`",
-        "no fault",
-        None if doctor == LEFT_OUT else (doctor, doctor == PASSED),
-    )
+    yield from encoder_goals("base", results.get("encode-base"))
+    yield from attention_goals(results.get("attention-fp16-cuda"))
     yield from soak_goals(results.get("soak"))
-    for name in ATTENTION:
-        yield attention_goal(name, results.get(f"attention-{name}"))
-    for name in ("encode-minilm", "encode-base"):
-        yield from encoder_goals(name.removeprefix("encode-"), results.get(name))
 
 
-def attention_goal(name: str, result: Mapping[str, Any] | None) -> Goal:
-    """Judge the kernels that onnxruntime printed: are they the fast ones?
-
-    A padded graph that is not captured runs without cuDNN, so nothing fused is asked of it.
-    """
-    kernels = (result or {}).get("printed", {})
-    part = {"captured": kernels.get("captured", [])} if name.endswith("captured") else kernels
-    found = {kernel for several in part.values() for kernel in several}
-    wanted = ("any", "FLASH_ATTENTION or cuDNN's")[name != "fp16"]
-    if not found:
-        return f"attention kernel, {name}", wanted, None
-    fast = name == "fp16" or found <= {"FLASH_ATTENTION", "CUDNN_FLASH_ATTENTION"}
-    return f"attention kernel, {name}", wanted, (", ".join(sorted(found)), fast)
+def step_goal(step: Mapping[str, Any], text: str) -> Iterator[Goal]:
+    """Yield the verdict of a step that ended, with the number of its tests if it has any."""
+    verdict, tests = step.get("verdict"), step.get("result", {})
+    if verdict not in (PASSED, FAILED):
+        return
+    value = verdict
+    if "passed" in tests:
+        failed, skipped = len(tests["failed"]), sum(tests["skipped"].values())
+        value = f"{tests['passed']} passed, {failed} failed, {skipped} skipped"
+    yield text, "no fault", value, verdict == PASSED
 
 
-def checks_of(state: State) -> list[str]:
-    return [name for name in state["steps"] if name.partition("-")[0].endswith("check")]
-
-
-def tests(result: Mapping[str, Any] | None) -> tuple[str, bool] | None:
-    if not result or not (result["passed"] or result["failed"]):
-        return None
-    failed, skipped = len(result["failed"]), sum(result["skipped"].values())
-    value = f"{result['passed']} passed, {failed} failed, {skipped} skipped"
-    return value, result["passed"] > 0 and not failed
-
-
-def loss_goals(results: Mapping[str, Any]) -> Iterator[Goal]:
-    for dim, forward, total in ((384, 0.75, 2.8), (768, 0.6, 2.4)):
+def loss_goals(results: Results) -> Iterator[Goal]:
+    ours = {dim: first_of(contenders(results.get("speed"), LARGE, dim)) for dim, *_ in PRODUCTS}
+    for dim, forward, total in PRODUCTS:
         for key, kind, most in (
             ("forward_products", "forward", forward),
             ("total_products", "forward + backward", total),
         ):
-            of = contenders(results.get("speed"), LARGE, dim)
-            value = of.get("mirror_rt", {}).get(key)
-            each = ", ".join(f"{name.rpartition(' ')[2]} {c[key]:.2f}" for name, c in of.items()
-                             if ", core " in name)  # fmt: skip
             text = f"{kind}, {LARGE:,} rows, D = {dim}, in matrix products"
-            measured = None if value is None else (f"{value:.2f} ({each})", value <= most)
-            yield text, f"at most {most}", measured
-    peak = contenders(results.get("speed"), LARGE, 768).get("mirror_rt", {}).get("peak_mb")
-    yield (f"peak memory, {LARGE:,} rows, D = 768", "at most 1 GiB",
-           None if peak is None else (f"{peak:.0f} MB", peak <= MOST_MB))  # fmt: skip
-    million = contenders(results.get("million-rows"), 1 << 20, 768).get("mirror_rt", {})
-    seconds = million.get("total_ms", 0) / 1e3
-    yield ("1,048,576 rows, D = 768: forward + backward", f"at most {MILLION_SECONDS} s",
-           (f"{seconds:.1f} s", seconds <= MILLION_SECONDS) if million else None)  # fmt: skip
-    profile = results.get("host-and-kernels", {})
-    for key, text, most, unit in (
-        ("launches", f"launches, {SMALL} rows, forward + backward", 10, ""),
-        ("total_host_us", f"the host's time, {SMALL} rows, forward + backward", 50, " us"),
-    ):
-        value = min((of[key] for of in profile.values() if key in of), default=None)
-        measured = None if value is None else (f"{value:.0f}{unit}", value <= most)
-        yield text, f"at most {most}{unit}", measured
-    for rows in (SMALL, 8_192, LARGE):
-        for ours, rivals in (("mirror_rt", PLAIN), ("mirror_rt, one_way", ONE_WAY)):
-            for rival in rivals:
-                yield versus(contenders(results.get("rivals"), rows, 768), rows, ours, rival)
+            yield from at_most(text, ours[dim].get(key), most, "{:.2f}")
+    text = f"peak memory, {LARGE:,} rows, D = 768, in MB"
+    yield from at_most(text, ours[768].get("peak_mb"), MOST_MB, "{:.0f}")
+    million = first_of(contenders(results.get("million-rows"), 1 << 20, 768)).get("total_ms")
+    text = "1,048,576 rows, D = 768: forward + backward, in seconds"
+    yield from at_most(text, million and million / 1e3, MILLION_SECONDS, "{:.1f}")
+    profile = results.get("kernels", {})
+    text = f"launches, {SMALL} rows, forward + backward"
+    yield from at_most(text, profile.get("launches"), 10, "{:.0f}")
+    text = f"microseconds of the host, {SMALL} rows, forward + backward"
+    yield from at_most(text, profile.get("total_host_us"), 50, "{:.0f}")
+    of = contenders(results.get("rivals"), LARGE, 768)
+    mine = first_of({name: c for name, c in of.items() if name.startswith("mirror_rt")})
+    for rival in [name for name in RIVALS if mine and name in of]:
+        text = f"time of the loss / {rival}, {LARGE:,} rows, D = 768"
+        yield from at_most(text, mine["total_ms"] / of[rival]["total_ms"], 1, "{:.2f}")
 
 
-def contenders(result: Mapping[str, Any] | None, rows: int, dim: int) -> Mapping[str, Any]:
+def at_most(text: str, value: float | None, most: float, form: str) -> Iterator[Goal]:
+    if value is not None:
+        yield text, f"at most {most}", form.format(value), value <= most
+
+
+def contenders(result: Results | None, rows: int, dim: int) -> Results:
     for size in (result or {}).get("results", ()):
-        if (size["rows"], size["dim"]) == (rows, dim):
-            found: Mapping[str, Any] = size["contenders"]
+        if size and (size["rows"], size["dim"]) == (rows, dim):
+            found: Results = size["contenders"]
             return found
     return {}
 
 
-def versus(of: Mapping[str, Any], rows: int, ours: str, rival: str) -> Goal:
-    text = f"time of {ours} / {rival}, {rows:,} rows, D = 768"
-    if ours not in of or rival not in of:
-        return text, "at most 1", None
-    ratio = of[ours]["total_ms"] / of[rival]["total_ms"]
-    return text, "at most 1", (f"{ratio:.2f}", ratio <= 1)
+def first_of(contenders: Results) -> Results:
+    return next(iter(contenders.values()), {})
 
 
-def soak_goals(result: Mapping[str, Any] | None) -> Iterator[Goal]:
-    text, asked = "base: texts/s: two runs in flight / one", "at least 1"
+def attention_goals(result: Results | None) -> Iterator[Goal]:
+    """Judge the kernels that onnxruntime printed: are they the fast ones?"""
+    kernels = (result or {}).get("printed", {})
+    if found := {kernel for several in kernels.values() for kernel in several}:
+        asked = "FLASH_ATTENTION or cuDNN's"
+        yield "attention kernel", asked, ", ".join(sorted(found)), found <= FAST_ATTENTION
+
+
+def soak_goals(result: Results | None) -> Iterator[Goal]:
+    if result:
+        one, two = result["texts_per_second"].values()
+        text = "base: texts/s: two runs in flight / one"
+        yield text, "at least 1", f"{two / one:.2f}", two >= one
+        growth, limit = result["growth_mb"], result["limit_mb"]
+        text = "base: growth of the card's memory under many shapes"
+        yield text, "none", f"{growth:.0f} MB", growth <= limit
+
+
+def encoder_goals(model: str, result: Results | None) -> Iterator[Goal]:
     if not result:
-        yield text, asked, None
-        yield "base: growth of the card's memory under many shapes", "none", None
         return
-    one, two = result["texts_per_second"].values()
-    yield text, asked, (f"{two / one:.2f}", two >= one)
-    growth, limit = result["growth_mb"], result["limit_mb"]
-    flat = growth <= limit
-    yield "base: growth of the card's memory under many shapes", "none", (f"{growth:.0f} MB", flat)
-
-
-def encoder_goals(model: str, result: Mapping[str, Any] | None) -> Iterator[Goal]:
-    found, left_out = result or {}, (result or {}).get("left_out", {})
-    wrong = [name for name in left_out if name.startswith("mirror-rt")]
-    measured = None if not found.get("agreement") else (", ".join(wrong) or "all", not wrong)
-    yield f"{model}: graphs that agree with fp32 on the CPU", "all", measured
-    for rival in RIVALS:
-        yield ratio(f"{model}: texts/s", found, "texts_per_second", (PACKED, rival), 1)
-        yield ratio(f"{model}: one short text, p50", found, "p50_ms", (GRAPHS, rival), 1)
-    names = (GRAPHS, "mirror-rt fp16")
-    yield ratio(f"{model}: one short text, p95", found, "p95_ms", names, 0.5)
+    if result["agreement"]:
+        wrong = [name for name in result["left_out"] if name.startswith("mirror-rt")]
+        text = f"{model}: graphs that agree with fp32 on the CPU"
+        yield text, "all", ", ".join(wrong) or "all", not wrong
+    for rival, least in ENCODERS.items():
+        yield from ratio(f"{model}: texts/s", result, "texts_per_second", (PACKED, rival), least)
+        yield from ratio(f"{model}: one short text, p50", result, "p50_ms", (GRAPHS, rival), 1)
 
 
 def ratio(
-    what: str, found: Mapping[str, Any], key: str, names: tuple[str, str], limit: float
-) -> Goal:
-    """Return the goal for the median ratio over the rounds: at least for rates, else at most."""
+    what: str, found: Results, key: str, names: tuple[str, str], limit: float
+) -> Iterator[Goal]:
+    """Yield the goal for the median ratio over the rounds: at least for rates, else at most."""
     ours, theirs = names
     least = key.endswith("per_second")
-    text, asked = f"{what}: {ours} / {theirs}", f"at {'least' if least else 'most'} {limit}"
-    value = median_ratio(found.get("rounds", ()), operator.itemgetter(key), ours, theirs)
-    if value is None:
-        return text, asked, None
-    return text, asked, (f"{value:.2f}", value >= limit if least else value <= limit)
+    value = median_ratio(found["rounds"], operator.itemgetter(key), ours, theirs)
+    if value is not None:
+        asked = f"at {'least' if least else 'most'} {limit}"
+        met = value >= limit if least else value <= limit
+        yield f"{what}: {ours} / {theirs}", asked, f"{value:.2f}", met
 
 
-def infonce_table(name: str, result: Mapping[str, Any]) -> str:
+def infonce_table(name: str, result: Results) -> str:
     from loss.report import table
 
-    _, _, rest = table(result["machine"], result["results"]).partition("\n")
+    _, _, rest = table(result["machine"], filter(None, result["results"])).partition("\n")
     return f"## {name}\n{rest.rstrip()}"
+
+
+def kernels_table(result: Results) -> str:
+    lines = ["## kernels", "", "| | kernel | ms |", "|---|---|--:|"]
+    for case, kernels in result["kernels_ms"].items():
+        for kernel, ms in sorted(kernels.items(), key=lambda item: -item[1]):
+            lines.append(f"| {case} | {kernel[:90]} | {ms:.3f} |".replace("<", "\\<"))
+    return "\n".join(lines)
+
+
+def faults_list(result: Results) -> str:
+    lines = ["## faults", ""]
+    for problem in result["problems"]:
+        told = "; ".join(f"{family}: {what}" for family, what in problem["wrong"].items())
+        lines.append(f"- {problem['core']}, {problem['case']}: {told or 'right'}")
+    return "\n".join(lines)
 
 
 def encode_table(name: str, result: Mapping[str, Any]) -> str:

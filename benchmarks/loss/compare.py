@@ -2,13 +2,14 @@
 
     python benchmarks/loss/compare.py [--device cpu|cuda] [--out DIR]
 
-For each size all contenders take turns on the same embeddings, and with them a rows x rows x dim
-matrix product in the same dtype; medians are printed, also as multiples of that product. On a GPU
+For each size all contenders take turns on the same embeddings, and with them, unless --no-products
+is given, a rows x rows x dim matrix product in the same dtype; medians are printed, also as
+multiples of that product. On a GPU
 a product in float16 is timed beside one in bfloat16: our kernels multiply float16, which draws more
 power, and so lowers the clock. Memory is
 the peak of one pass, on the CPU in a process of its own. A contender that is not installed, gives
 another loss or gradient, or would need more than --max-seconds or the available memory is left out,
-and the table says why. With --json, the results so far are written there after every size; with
+and the table says why. With --json, the results so far are written there after every turn; with
 --out, infonce-DATE-MACHINE .json, .md and .png are written at the end.
 """
 
@@ -94,62 +95,78 @@ class Cell:
     """One size: the contenders that run, and their times."""
 
     def __init__(self, arguments, rows, dim, slowest):
-        self.a, self.rows, self.dim = arguments, rows, dim
+        self.a, self.rows, self.dim, self.slowest = arguments, rows, dim, slowest
         self.views = make_views(arguments.device, getattr(torch, arguments.dtype), rows, dim)
-        self.left_out = {}
-        names = arguments.only or CONTENDERS
-        self.runners = [name for name in names if self._may_run(name, slowest)]
+        self.left_out, self.times, self.peaks, self.products = {}, {}, {}, {}
 
-    def _may_run(self, name, slowest):
-        """Return whether a contender may run; `slowest` (rows, seconds) predicts its time."""
-        reason = why_not(name, self.a.device, self.rows, self.dim, available_bytes(self.a.device))
-        rows, seconds = slowest.get(name, (self.rows, 0))
+    def _obstacle(self, name):
+        """Return why a contender may not run; earlier sizes predict its time."""
+        reason = why_not(
+            name, self.a.device, self.a.dtype, self.rows, available_bytes(self.a.device)
+        )
+        rows, seconds = self.slowest.get(name, (self.rows, 0))
         expected = seconds * (self.rows / rows) ** (3 if "metric" in name else 2)
         if reason is None and expected > self.a.max_seconds:
             reason = f"about {expected:.0f} s a pass"
-        if reason is None:
-            reason = disagreement(name, self.a.device, self.a.dtype, self.dim)
-        if reason is not None:
-            self.left_out[name] = reason
-        return reason is None
+        return reason or disagreement(name, self.a.device, self.a.dtype, self.dim)
 
     def measure(self):
-        """Return the medians by name, in seconds, and the peak memory."""
-        if not self.runners:
-            return self._result({}, {})
+        """Yield what is known so far, as medians, after each contender's turn."""
+        multiply = {} if self.a.no_products else self._multiply()
+        began = time.perf_counter()
+        for name in self.a.only or CONTENDERS:  # each has a turn before the next one may fail
+            self.left_out |= {name: reason} if (reason := self._obstacle(name)) else {}
+            if not reason and self._take_turn(name) and self._take_turn(name):
+                del self.times[name][0]  # a warm-up
+                self._take_products(multiply)
+            yield self._result()
+        for _ in range(self.a.repeats - 1):
+            if not self.times or time.perf_counter() - began > self.a.cell_seconds:
+                break
+            self._take_products(multiply)
+            for name in list(self.times):
+                self._take_turn(name)
+            yield self._result()
+        for name in self.times:
+            self.peaks[name] = self._peak(name)
+            yield self._result()
+
+    def _multiply(self):
+        """Return dtype -> a function that computes one product."""
         unit = torch.nn.functional.normalize(torch.cat(self.views).detach(), dim=1)
         multiply = {self.a.dtype: product(unit)}
         if self.a.device == "cuda":
             multiply["float16"] = product(unit.half())
-        times = {name: [] for name in self.runners}
-        products = {dtype: [] for dtype in multiply}
-        began = time.perf_counter()
-        for turn in range(self.a.repeats + 1):  # the first is a warm-up
-            for dtype, run in multiply.items():
-                products[dtype].append(timed(self.a.device, run)[1])
-            for name in list(self.runners):
-                gc.collect()
-                try:
-                    times[name].append(one_pass(self.a.device, name, self.views))
-                except RuntimeError as error:  # it alone fails: out of memory, a failed launch
-                    self.left_out[name] = first_line(error)
-                    self.runners.remove(name)
-                    del times[name]
-            if turn >= 1 and time.perf_counter() - began > self.a.cell_seconds:
-                break
-        return self._result({dtype: each[1:] for dtype, each in products.items()}, times)
+        for dtype, run in multiply.items():
+            timed(self.a.device, run)  # a warm-up
+            self.products[dtype] = []
+        return multiply
 
-    def _result(self, products, times):
-        medians = {dtype: statistics.median(each) for dtype, each in products.items()}
+    def _take_products(self, multiply):
+        for dtype, run in multiply.items():
+            self.products[dtype].append(timed(self.a.device, run)[1])
+
+    def _take_turn(self, name):
+        """Return whether a contender's pass was timed; else it is left out from now on."""
+        gc.collect()
+        try:
+            self.times.setdefault(name, []).append(one_pass(self.a.device, name, self.views))
+        except RuntimeError as error:  # it alone fails: out of memory, a failed launch
+            self.left_out[name] = first_line(error)
+            del self.times[name]
+        return name in self.times
+
+    def _result(self):
+        medians = {d: statistics.median(each) for d, each in self.products.items() if each}
         one = medians.get(self.a.dtype)
         return {
             "rows": self.rows,
             "dim": self.dim,
-            "repeats": max(map(len, products.values()), default=0),
+            "repeats": max(map(len, self.times.values()), default=0),
             "product_ms": 1e3 * one if one else None,
             "product_ms_by_dtype": {dtype: 1e3 * each for dtype, each in medians.items()},
             "left_out": self.left_out,
-            "contenders": {name: self._summary(name, t[1:], one) for name, t in times.items()},
+            "contenders": {name: self._summary(name, t, one) for name, t in self.times.items()},
         }
 
     def _summary(self, name, times, product):
@@ -159,9 +176,9 @@ class Cell:
             "forward_ms": 1e3 * forward,
             "backward_ms": 1e3 * backward,
             "total_ms": 1e3 * total,
-            "forward_products": forward / product,
-            "total_products": total / product,
-            "peak_mb": self._peak(name),
+            "forward_products": forward / product if product else None,
+            "total_products": total / product if product else None,
+            "peak_mb": self.peaks.get(name),
         }
 
     def _peak(self, name):
@@ -195,8 +212,9 @@ def show(result):
         print(f"{result['rows']:>7} {result['dim']:>5} {name:<27}{'':>12}{one:>12.2f}")
     for name, c in result["contenders"].items():
         peak = "?" if c["peak_mb"] is None else f"{c['peak_mb']:.0f}"
+        products = "?" if c["total_products"] is None else f"{c['total_products']:.2f}"
         print(f"{'':>13} {name:<27}{c['forward_ms']:>12.2f}{c['total_ms']:>12.2f}"
-              f"{c['total_products']:>10.2f}{peak:>9}")  # fmt: skip
+              f"{products:>10}{peak:>9}")  # fmt: skip
     for name, reason in result["left_out"].items():
         print(f"{'':>13} {name:<27} left out: {reason}")
     sys.stdout.flush()
@@ -228,6 +246,7 @@ def arguments_of_command():
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--cell-seconds", type=float, default=30, help="time for a size, at least")
     parser.add_argument("--max-seconds", type=float, default=60, help="most for one pass")
+    parser.add_argument("--no-products", action="store_true", help="time no matrix products")
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, metavar="CONTENDER")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--out", type=Path, metavar="DIR")
@@ -249,14 +268,15 @@ def main():
     for dim in arguments.dims:
         slowest = {}  # (rows, seconds) of the last size each contender ran
         for rows in arguments.rows:
-            result = Cell(arguments, rows, dim, slowest).measure()
+            results.append(None)
+            for result in Cell(arguments, rows, dim, slowest).measure():
+                results[-1] = result
+                if arguments.json is not None:
+                    write_json(arguments.json, about, results)
             slowest |= {
                 name: (rows, c["total_ms"] / 1e3) for name, c in result["contenders"].items()
             }
             show(result)
-            results.append(result)
-            if arguments.json is not None:
-                write_json(arguments.json, about, results)
     if arguments.out is not None:
         write_report(arguments.out, about, results)
 

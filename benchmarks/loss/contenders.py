@@ -135,7 +135,7 @@ def disagreement(name, device, dtype, dim):
     return None if error <= _AGREES[dtype] else f"its gradient differs by {error:.2g}"
 
 
-def why_not(name, device, rows, dim, available):
+def why_not(name, device, dtype, rows, available):
     """Return why a contender cannot run in `available` bytes of memory; None if it can."""
     package = _PACKAGES.get(name)
     if package and importlib.util.find_spec(package) is None:
@@ -144,9 +144,9 @@ def why_not(name, device, rows, dim, available):
         return "GPU only"
     if name == "mirror_rt, one_way" and device == "cpu":
         return "for comparison with GPU kernels"
-    # The number of float32 values alive at once: copies of the cosines, or triples of rows.
+    # The number of values alive at once: copies of the cosines, or triples of rows.
     copies = {"PyTorch": 5, "torch.compile": 4, "pytorch-metric-learning": 3 * rows}
-    needed = 4 * rows * rows * copies.get(name, 0)
+    needed = getattr(torch, dtype).itemsize * rows * rows * copies.get(name, 0)
     return f"needs {needed / 1e9:.0f} GB" if needed > 0.8 * available else None
 
 

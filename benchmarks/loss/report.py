@@ -44,10 +44,9 @@ def table(machine, results):
             lines.append(f"{size} one product, {dtype} | | {one:.2f} | | {ratio:.2f} | |")
         for name, c in r["contenders"].items():
             peak = "?" if c["peak_mb"] is None else f"{c['peak_mb']:.0f}"
-            lines.append(
-                f"{size} {name} | {c['forward_ms']:.2f} | {c['total_ms']:.2f} "
-                f"| {c['forward_products']:.2f} | {c['total_products']:.2f} | {peak} |"
-            )
+            each = [c["forward_ms"], c["total_ms"], c["forward_products"], c["total_products"]]
+            told = ["?" if value is None else f"{value:.2f}" for value in each]
+            lines.append(f"{size} {name} | {' | '.join(told)} | {peak} |")
         lines += [f"{size} {name} | {why} | | | | |" for name, why in r["left_out"].items()]
     return "\n".join(lines) + "\n"
 

@@ -2,16 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace mirror_train {
 
 namespace {
 
-// Side of a square panel of fp16 weights, 254 MB: so large that the sums are rarely read and
-// written again. The sums of such a wave are 176 tiles by (dimensions / 128); with the 2 blocks
-// that each of the H200's 132 multiprocessors holds, these are 4 whole rounds at 768 dimensions and
-// 2 at 384.
-constexpr int kPanelSide = 88;
+// The most tiles of a panel of fp16 weights, 254 MB: so large that the sums are rarely read and
+// written again.
+constexpr int kPanelTiles = 88 * 88;
+// The multiprocessors of an H100 or H200, which take the sums of a wave in rounds.
+constexpr int kMultiprocessors = 132;
 // Tiles in each direction of a wave of logsumexp: enough to keep every GPU busy, while the partial
 // results take at most 2 * 128 * 128 * 128 * 8 bytes = 32 MB.
 constexpr int kLogsumexpSide = 128;
@@ -40,6 +41,19 @@ WaveSize wave_of(int rows, int columns, int most, bool symmetric) {
   }
   const int width = even_part(columns, side);
   return {even_part(rows, most / width), width};
+}
+
+/// Returns how many tiles a panel in `parts` has, if `outputs` blocks sum up a row of tiles.
+///
+/// A wave on the diagonal has side * outputs sums, and the others twice as many: the side is the
+/// largest for which these are whole rounds, or else the largest for which those of the others are.
+int panel_tiles_for(int outputs, int parts) {
+  const int most = static_cast<int>(std::sqrt(kPanelTiles / parts));
+  for (const int sums : {kMultiprocessors, kMultiprocessors / 2}) {
+    const int step = sums / std::gcd(sums, outputs);
+    if (step <= most) return most / step * step * (most / step * step);
+  }
+  return most * most;
 }
 
 Blocks all_blocks(const BatchBlocks& z, const BatchSize& size, Dtype dtype) {
@@ -102,7 +116,9 @@ Batch::Batch(BatchSize own, BatchSize all, std::int64_t dim, Dtype dtype, bool o
              int panel_tiles, int logsumexp_tiles)
     : own_(own), all_(all), dim_(dim), dtype_(dtype), one_way_(one_way) {
   const int parts = dtype == Dtype::kFloat32 ? 2 : 1;
-  panel_tiles_ = panel_tiles > 0 ? panel_tiles : kPanelSide * kPanelSide / parts;
+  const std::int64_t stride = padded(dim);
+  const int outputs = static_cast<int>(stride / width_of_sums(stride, parts == 2));
+  panel_tiles_ = panel_tiles > 0 ? panel_tiles : panel_tiles_for(outputs, parts);
   logsumexp_tiles_ = logsumexp_tiles > 0 ? logsumexp_tiles : kLogsumexpSide;
 }
 

@@ -20,6 +20,13 @@ constexpr int kColumnParts = 2;
 /// Returns how many tiles hold `count` rows or columns.
 inline int tiles_of(std::int64_t count) { return static_cast<int>((count + kTile - 1) / kTile); }
 
+/// Returns how many dimensions a block of the tma core sums up at once. The wider, the less is read
+/// of shared memory and the L2 cache for a product.
+constexpr int width_of_sums(std::int64_t stride, bool split) {
+  if (split || (stride % 256 != 0 && stride % 192 != 0)) return 128;
+  return stride % 256 == 0 ? 256 : 192;
+}
+
 enum class Dtype { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
 /// Up to three row-major matrices [rows[b], dim] of one dtype, whose rows follow one another.

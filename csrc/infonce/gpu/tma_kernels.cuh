@@ -249,13 +249,12 @@ void launch_tma_sums(const ContractParams& p, void* stream) {
              stream);
 }
 
-/// The wider the outputs, the less is read of shared memory and the L2 cache for a product.
 template <bool kSplit>
 void launch_tma_accumulate(const ContractParams& p, void* stream) {
-  const std::int64_t stride = p.scores.rows.stride;
-  if (kSplit || (stride % 256 != 0 && stride % 192 != 0)) {
+  const int width = width_of_sums(p.scores.rows.stride, kSplit);
+  if (kSplit || width == 128) {
     launch_tma_sums<128, kSplit>(p, stream);
-  } else if (stride % 256 == 0) {
+  } else if (width == 256) {
     launch_tma_sums<256, false>(p, stream);
   } else {
     launch_tma_sums<192, false>(p, stream);

@@ -75,7 +75,7 @@ def disagreement(device: torch.device, cases: Sequence[Case], module: Any = None
     with _poisoned_memory():
         for case in cases:
             waves = {"panel_tiles": case.panel_tiles, "logsumexp_tiles": case.logsumexp_tiles}
-            kernel, inputs = CudaKernel(module, **waves), _inputs(case, device)
+            kernel, inputs = CudaKernel(module, **waves), make_inputs(case, device)
             expected = _solve(kernel, inputs, case, "mma")
             first = _solve(kernel, inputs, case, "tma")
             if (difference := _difference(first, expected, case)) is not None:
@@ -118,7 +118,8 @@ def _poisoned_memory() -> Iterator[None]:
         torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
-def _inputs(case: Case, device: torch.device) -> Inputs:
+def make_inputs(case: Case, device: torch.device) -> Inputs:
+    """Return the embeddings of a case, the same on every device."""
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(2 * case.n + case.hard, case.dim, generator=generator)
     if case.alike:

@@ -41,7 +41,8 @@ class CudaKernel:
     Args:
         module: a module with the extension's interface, for which the tensors' device is not
             checked; None for the extension.
-        panel_tiles: the most tiles of weights computed at once; 0 for 254 MB of them.
+        panel_tiles: the most tiles of weights computed at once; 0 for at most 254 MB of them, as
+            many as share out their sums evenly.
         logsumexp_tiles: the most tiles computed at once each way in a logsumexp; 0 for 128.
     """
 
