@@ -66,7 +66,7 @@ class PartWriter:
         def load() -> Encoder:
             if digest_of_plan(plan := dataset_plan(config)) != job:
                 raise DataError(f"this process would make other vectors than the job's: {plan}")
-            return Encoder.open(folder, config.load)
+            return Encoder._load_whole(folder, config.load)
 
         encoder = load_unchanged(folder, load, Encoder.close)
         how = cast(EncodeKeywords, asdict(config.options))

@@ -66,7 +66,7 @@ class EncoderSpec:
     def _load(self) -> Encoder:
         if digest_of(self.folder, verified=self.load.verify) != self.digest:
             raise DataError(f"{self.folder} was replaced since the job was begun: start it again")
-        return Encoder.open(self.folder, self.load)
+        return Encoder._load_whole(self.folder, self.load)
 
 
 def encode_windows(

@@ -49,7 +49,7 @@ class LoadedBundle:
         return folder, options
 
     @classmethod
-    def open(cls, folder: Path, options: LoadOptions) -> Self:
+    def _load_whole(cls, folder: Path, options: LoadOptions) -> Self:
         """Load the bundle of a folder, all of it in the state of one moment; errors as `load`."""
         return load_unchanged(
             folder, lambda: cls(folder, cls._read_manifest(folder, options), options), cls.close

@@ -58,7 +58,7 @@ class Predictor:
         folder, options = Encoder._find(path_or_name, keywords)
         encoder, heads = load_unchanged(
             folder,
-            lambda: (Encoder.open(folder, options), Heads.read(folder)),
+            lambda: (Encoder._load_whole(folder, options), Heads.read(folder)),
             lambda made: made[0].close(),
         )
         return cls(encoder, heads)

@@ -71,7 +71,8 @@ def check_free(path: Path, *, overwrite: bool) -> None:
                 f"{path} already exists: choose another output, or pass ",
                 Setting("overwrite", True),
             )
-        if path.is_dir() and (path.resolve() == Path.cwd() or path.is_mount()):
+        # Path.is_mount fails where another process moves the folder at this moment.
+        if path.is_dir() and (path.resolve() == Path.cwd() or os.path.ismount(path)):
             raise OSError(f"cannot replace {path}, in use as a folder: name a new folder inside it")
     parent = _existing_parent(path)
     if not parent.is_dir():

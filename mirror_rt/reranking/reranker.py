@@ -118,7 +118,7 @@ class Reranker(LoadedBundle):
                 version, incomplete or changed.
             ConfigError, ProviderError, MissingDependencyError: as `Encoder.load`.
         """
-        return cls.open(*cls._find(path_or_name, keywords))
+        return cls._load_whole(*cls._find(path_or_name, keywords))
 
     @classmethod
     def _read_manifest(cls, folder: Path, options: LoadOptions) -> Manifest:

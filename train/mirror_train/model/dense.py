@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mirror_rt.errors import ModelError
 from mirror_rt.io.atomic import write_json
+from mirror_train.compute.pickles import refuse_compressed
 
 logger = logging.getLogger("mirror_train")
 
@@ -146,6 +147,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         raise ModelError(f"{folder} has no weights: expected model.safetensors")
     logger.warning("%s holds pickled weights: only tensors are read from it", pickled)
     try:
+        refuse_compressed(pickled)
         return cast(dict[str, Tensor], torch.load(pickled, map_location="cpu", weights_only=True))
     except Exception as error:  # pickle, zipfile and torch each have their own
         raise ModelError(

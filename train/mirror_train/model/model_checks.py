@@ -12,6 +12,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mirror_rt.errors import ModelError, Setting
 from mirror_rt.schema import InnerPath, build
+from mirror_train.compute.pickles import refuse_compressed
 from mirror_train.model.dense import read_object
 from mirror_train.model.model_folder import SAFE_WEIGHTS
 
@@ -102,6 +103,11 @@ def _check_weight_files(folder: Path) -> None:
             "prefer model.safetensors",
             folder / present[0],
         )
+        for path in folder.glob("*.bin"):
+            try:
+                refuse_compressed(path)
+            except ValueError as error:
+                raise ModelError(f"{path} cannot be read: {error}") from error
 
 
 def _check_shards(path: Path) -> None:

@@ -18,6 +18,7 @@ import torch
 
 from mirror_rt.errors import ConfigError, OutputExistsError
 from mirror_rt.io.atomic import new_file
+from mirror_train.compute.pickles import refuse_compressed
 from mirror_train.training.run_config import check_same_run
 
 _FORMAT = 2  # of the fields of Checkpoint
@@ -84,6 +85,7 @@ class CheckpointStore:
         if path is None:
             return None
         try:
+            refuse_compressed(path)
             values = torch.load(path, map_location="cpu", weights_only=True)
             run = dict(values.pop("run"))
             if (written := values.pop("format", 1)) != _FORMAT:
