@@ -70,22 +70,22 @@ def test_no_limit_keeps_all():
 
 
 def test_what_is_in_use_is_closed_by_its_last_user_and_its_room_waited_for():
-    cache = make(limit=10)
-    loaded = threading.Event()
+    cache, waits, open_then = make(limit=10), threading.Event(), []
+    wait = cache._changed.wait
+    cache._changed.wait = lambda timeout: (waits.set(), wait(timeout))
 
     def load_another():
         with cache.lease("l01"):
-            loaded.set()
+            open_then.append(FakeEncoder.open_bytes)
 
     with cache.lease("l00") as first:
         thread = threading.Thread(target=load_another)
         thread.start()
-        assert not loaded.wait(0.1)
+        assert waits.wait(60)
         assert not first.closed
-    assert loaded.wait(10)
-    thread.join()
+    thread.join(60)
     assert first.closed
-    assert FakeEncoder.most == 10
+    assert open_then == [FakeEncoder.most] == [10]
 
 
 def test_a_thread_that_holds_one_does_not_wait_for_itself():

@@ -27,6 +27,7 @@ def soak():
     return module
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_is_flat_over_a_days_traffic(bundle, tmp_path):
     if SECONDS <= 0:
