@@ -559,6 +559,7 @@ def test_the_earlier_forms_still_work(cli, bundle, folder):
     assert (done.code, json.loads(done.out)["n"]) == (0, 40)
 
 
+@pytest.mark.full
 def test_similarity_of_real_words(cli, default_model, data, tmp_path):
     """The embedded default on one real set: the figure of docs/reference/figures.md."""
     folder = tmp_path / "data"

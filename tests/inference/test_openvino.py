@@ -23,6 +23,7 @@ from mirror_rt.errors import (
 from mirror_rt.inference.engines import openvino_offer
 from mirror_rt.inference.openvino import compiling
 from mirror_rt.inference.openvino.runner import OpenVinoRunner
+from tiers import tiers
 
 pytest.importorskip("openvino", reason="the extra openvino is not installed")
 
@@ -56,7 +57,7 @@ def load(bundle, **options):
     return Encoder.load(bundle, **{"providers": "openvino", "variant": "fp32"} | options)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", tiers(FAMILIES, fast=("bert", "modernbert")))
 def test_every_family_gives_what_onnxruntime_gives(tiny_bundle, family, texts, has_bf16):
     folder = tiny_bundle(family)
     expected = Encoder.load(folder, providers="cpu").encode(texts)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import pickle
 import shutil
 import threading
@@ -62,7 +63,8 @@ def test_scores_do_not_depend_on_the_batch(reranker, pairs):
     assert np.ptp(reranker.predict([pairs[5], pairs[5][::-1]])) > 1e-3  # the types are used
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=int(os.environ.get("MIRROR_RT_FUZZ", "100")), deadline=None,
+          suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(
     items=st.lists(pair, max_size=6),
     truncation=st.sampled_from(["longest_first", "only_second"]),

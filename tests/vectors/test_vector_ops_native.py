@@ -8,6 +8,8 @@ import pytest
 
 from paths import ROOT, TESTS
 
+pytestmark = pytest.mark.compiled
+
 PARTS = ["parallel", "vector_ops/vector_ops", "vector_ops/kernels_portable"]
 X86 = [*PARTS, "vector_ops/kernels_avx2", "vector_ops/kernels_avx512"]
 FLAGS = ["-std=c++17", "-O2", "-g", "-pthread", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
