@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -182,20 +183,10 @@ def test_threads_share_an_encoder_and_agree(encoder):
         lambda: np.stack([encoder.encode(text) for text in texts]),
         lambda: encoder.encode([*texts, None], errors="nan")[:-1],
     ]
-    expected, results = encoder.encode(texts), {}
-
-    def work(i):
-        for _ in range(3):
-            results.setdefault(i, []).append(calls[i]())
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(results) == list(range(len(calls)))
-    for found in itertools.chain.from_iterable(results.values()):
-        np.testing.assert_array_equal(found, expected)
+    expected = encoder.encode(texts)
+    with ThreadPoolExecutor(len(calls)) as threads:
+        for found in threads.map(lambda call: [call() for _ in range(3)], calls):
+            np.testing.assert_array_equal(found, [expected] * 3)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Runs with bound buffers, on the CPU: onnxruntime takes the same calls there as on a card."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -26,11 +27,9 @@ def expected(bundle):
 
 def together(count, function, *arguments):
     """Call a function from several threads at a time."""
-    threads = [threading.Thread(target=function, args=arguments) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(count) as threads:
+        for call in [threads.submit(function, *arguments) for _ in range(count)]:
+            call.result()
 
 
 @pytest.mark.parametrize("size", [1, 1 << 14, 100_000, 3 << 20, 6_400_000, (1 << 25) + 1])

@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -108,20 +108,15 @@ def test_vectors_without_unit_length_and_of_tokens(bundle, texts):
 
 
 def test_threads_share_an_encoder(bundle, texts):
-    encoder, wrong = load(bundle, threads=2), []
+    encoder = load(bundle, threads=2)
     expected = encoder.encode(texts)
 
     def work(seed):
         for i in np.random.default_rng(seed).permutation(len(texts)).tolist():
-            if np.abs(encoder.encode(texts[i]) - expected[i]).max() > 1e-5:
-                wrong.append(i)
+            np.testing.assert_allclose(encoder.encode(texts[i]), expected[i], atol=1e-5)
 
-    callers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert not wrong
+    with ThreadPoolExecutor(4) as callers:
+        assert len(list(callers.map(work, range(4)))) == 4
     with Scheduler(encoder) as scheduler:
         futures = [scheduler.submit(text) for text in texts]
         found = np.concatenate([future.result(60).embeddings for future in futures])

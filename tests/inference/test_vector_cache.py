@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -173,11 +173,8 @@ def test_threads_share_one(cache):
             store(cache, number)
             assert check(cache, number) == [number]
 
-    threads = [threading.Thread(target=work, args=(i * 50,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        assert len(list(threads.map(work, range(0, 200, 50)))) == 4
     assert check(cache, *range(250)) == [*range(250)]
 
 
