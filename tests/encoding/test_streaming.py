@@ -40,7 +40,7 @@ def test_the_next_item_is_computed_while_one_is_used():
 
     results = one_ahead(work, range(3))
     assert next(results)[0] == 0
-    assert started.wait(10)  # without another next
+    assert started.wait(60)  # without another next
     assert [value for value, _ in results] == [10, 20]
 
 

@@ -17,7 +17,10 @@ from mirror_train import TorchEncoder
 from tiers import tiers
 from tiny_models import TINY
 
-pytestmark = pytest.mark.skipif(nvidia_cards() > 0, reason="auto takes the card")
+pytestmark = [
+    pytest.mark.skipif(nvidia_cards() > 0, reason="auto takes the card"),
+    pytest.mark.usefixtures("engine_is_fast"),
+]
 
 FAMILIES = [
     "bert", "roberta", "xlm-roberta", "camembert", "distilbert", "albert", "electra", "mpnet",
@@ -110,7 +113,7 @@ def test_a_spawned_process_loads_it_again(bundle, texts, expected):
     with Encoder.load(bundle, threads=2) as encoder:
         process = context.Process(target=encode_there, args=(encoder, texts, queue))
         process.start()
-        providers, found = queue.get(timeout=120)
+        providers, found = queue.get(timeout=600)
         process.join()
     assert providers == [NATIVE]
     np.testing.assert_array_equal(found, expected)

@@ -60,7 +60,7 @@ def test_several_devices_give_the_same_in_order(bundle, cards, expected, devices
 
 def test_devices_run_at_the_same_time(bundle, cards):
     encoder = Encoder.load(bundle, devices="all")
-    meeting, left = threading.Barrier(3, timeout=30), threading.Semaphore(3)
+    meeting, left = threading.Barrier(3, timeout=300), threading.Semaphore(3)
     for replica in encoder.pipeline.model.runner.replicas:
 
         def run(batch, output, run=replica.run):

@@ -82,7 +82,7 @@ def test_buffers_are_used_again_and_bounded(bundle, cards, expected, monkeypatch
 def test_two_runs_are_in_flight_on_a_card(bundle, cards, expected):
     encoder = Encoder.load(bundle, providers="cpu")
     session = encoder.pipeline.model.runner.session()
-    meeting, left = threading.Barrier(2, timeout=30), threading.Semaphore(2)
+    meeting, left = threading.Barrier(2, timeout=300), threading.Semaphore(2)
     lock, now, most = threading.Lock(), [], []
     run = session.run_with_iobinding
 
@@ -113,7 +113,7 @@ def test_a_run_without_memory_runs_again_alone(bundle, cards, expected, failures
     encoder = Encoder.load(bundle, providers="cpu")
     session = encoder.pipeline.model.runner.session()
     run, lock, now, options = session.run_with_iobinding, threading.Lock(), [], []
-    meeting = threading.Barrier(2, timeout=30)
+    meeting = threading.Barrier(2, timeout=300)
 
     def fail(binding, run_options):
         with lock:

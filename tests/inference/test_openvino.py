@@ -23,6 +23,7 @@ from mirror_rt.errors import (
 from mirror_rt.inference.engines import openvino_offer
 from mirror_rt.inference.openvino import compiling
 from mirror_rt.inference.openvino.runner import OpenVinoRunner
+from mirror_rt.inference.shared_libraries import nvidia_cards
 from tiers import tiers
 
 pytest.importorskip("openvino", reason="the extra openvino is not installed")
@@ -232,6 +233,8 @@ def test_rows_that_are_not_finite_run_again_in_fp32(bundle, has_bf16, monkeypatc
     assert "such texts run again in fp32" in caplog.text
 
 
+@pytest.mark.usefixtures("engine_is_fast")
+@pytest.mark.skipif(nvidia_cards() > 0, reason="auto takes the card")
 def test_openvino_is_never_chosen_unasked_but_mentioned(bundle, caplog):
     with caplog.at_level(logging.INFO, "mirror_rt"):
         assert Encoder.load(bundle).providers == ["native"]

@@ -200,7 +200,7 @@ def start_writer(path, first, last):
 
 def test_processes_make_and_share_one(path):
     writers = [start_writer(path, 0, 190), start_writer(path, 100, 290)]
-    assert [writer.communicate(timeout=120)[0].count("\n") for writer in writers] == [20, 20]
+    assert [writer.communicate(timeout=600)[0].count("\n") for writer in writers] == [20, 20]
     assert [writer.returncode for writer in writers] == [0, 0]
     cache = open_cache(path)
     assert check(cache, *range(310)) == [*range(300)]

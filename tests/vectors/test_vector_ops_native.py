@@ -23,7 +23,7 @@ def build(compiler, parts, flags, binary):
 
 
 def run(*command):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
