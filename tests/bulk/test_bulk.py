@@ -255,7 +255,7 @@ def test_a_full_disk_loses_nothing(cli, bundle, tmp_path, monkeypatch):
     assert len(np.load(output)) == 300
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", tiers([1, 2], fast=[1]))
 def test_a_kill_costs_the_window_that_runs(bundle, tmp_path, monkeypatch, processes):
     """Windows that ran do not run again, and the output has the bytes of an unbroken job."""
     source, output = many(tmp_path, 1_000), tmp_path / "v.npy"
@@ -350,6 +350,7 @@ def test_a_killed_worker_is_an_error_and_no_process_stays(bundle, tmp_path, monk
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.full
 def test_processes_share_a_cache_and_equal_texts_run_once(bundle, tmp_path):
     path = tmp_path / "in.txt"
     path.write_text("".join(f"river {i % 7}\nold town\n" for i in range(300)))

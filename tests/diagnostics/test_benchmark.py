@@ -9,11 +9,12 @@ import pytest
 from mirror_rt import ConfigError, Encoder
 from mirror_rt.diagnostics import benchmarking
 from mirror_rt.diagnostics.benchmarking import measure, synthetic_texts
+from tiers import tiers
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("family", tiers(["bert", "roberta", "xlm-roberta"], fast=["bert"]))
 def test_made_up_texts_have_the_length_asked_for(tiny_bundle, family):
     encoder = Encoder.load(tiny_bundle(family))
     for tokens in (4, 32, encoder.max_length):
@@ -65,7 +66,7 @@ def test_few_calls_tell_of_no_rare_delays(clock, seconds, calls):
 
 def test_the_benchmark_ships(cli, bundle, tmp_path):
     files = tmp_path / "b.json", tmp_path / "b.png"
-    result = cli("benchmark", bundle, "--threads", 1, "--variant", "fp32", "--seconds", 0.5,
+    result = cli("benchmark", bundle, "--threads", 1, "--variant", "fp32", "--seconds", 0.1,
                  "--lengths", 8, 64, "--batches", 1, 4, "--json", files[0],
                  "--plot", files[1])  # fmt: skip
     assert result.code == 0, result.err

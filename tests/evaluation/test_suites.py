@@ -139,6 +139,7 @@ def test_an_average_of_fewer_sets_says_so(tmp_path, cli, tiny_bert):
     assert (area["n"], area["note"]) == (30, "a random sample of 30 of 40 pairs")
 
 
+@pytest.mark.full
 def test_a_pooling_for_each_model_and_the_cosines_of_pairs(tmp_path, cli, tiny_bert):
     write(tmp_path / "pairs/quora.tsv", "question1\tquestion2\tis_duplicate", "the\tof\t1",
           "day\ttime\t0", "in\ton\t1")  # fmt: skip

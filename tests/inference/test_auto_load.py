@@ -107,6 +107,7 @@ def encode_there(encoder, texts, queue):
     queue.put((encoder.providers, encoder.encode(texts)))
 
 
+@pytest.mark.full
 def test_a_spawned_process_loads_it_again(bundle, texts, expected):
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()

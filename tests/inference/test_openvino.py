@@ -108,6 +108,7 @@ def test_vectors_without_unit_length_and_of_tokens(bundle, texts):
         np.testing.assert_allclose(ours, theirs, atol=3e-5)
 
 
+@pytest.mark.full
 def test_threads_share_an_encoder(bundle, texts):
     encoder = load(bundle, threads=2)
     expected = encoder.encode(texts)
@@ -132,6 +133,7 @@ def test_close(bundle):
         encoder.encode("a river")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_without_onnxruntime_and_after_a_fork(command_in_child, bundle):
     out = command_in_child(
@@ -335,6 +337,7 @@ def test_command_line(cli, bundle, tmp_path, texts):
     assert "fp32 on openvino" in done.out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_offers_it(cli, command):
     assert "openvino" in cli(command, "--help").out

@@ -198,6 +198,7 @@ def start_writer(path, first, last):
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.full
 def test_processes_make_and_share_one(path):
     writers = [start_writer(path, 0, 190), start_writer(path, 100, 290)]
     assert [writer.communicate(timeout=600)[0].count("\n") for writer in writers] == [20, 20]

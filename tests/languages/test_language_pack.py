@@ -393,6 +393,7 @@ def test_detection(languages):
     np.testing.assert_allclose(mixed[1], pack.encode("river", lang="fr"), atol=1e-6)
 
 
+@pytest.mark.full
 def test_detection_by_py3langid(languages):
     pytest.importorskip("py3langid")
     pack = LanguagePack.load(languages)
