@@ -57,8 +57,12 @@ def test_scores_are_those_of_the_peer(family, tiny_cross_encoder, tiny_reranker,
 @pytest.mark.parametrize(
     ("family", "config"),
     [
-        ("modernbert", {"classifier_pooling": "mean", "classifier_activation": "silu"}),
-        ("deberta-v2", {"pooler_hidden_act": "gelu_new"}),
+        pytest.param(
+            "modernbert",
+            {"classifier_pooling": "mean", "classifier_activation": "silu"},
+            marks=pytest.mark.full,
+        ),
+        pytest.param("deberta-v2", {"pooler_hidden_act": "gelu_new"}, marks=pytest.mark.full),
         ("bert", {"problem_type": "single_label_classification"}),
     ],
 )
