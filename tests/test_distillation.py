@@ -12,6 +12,7 @@ from mirror_rt.cli import main
 from mirror_rt.distillation import DistillConfig, _added, _frequencies, distill
 from mirror_rt.errors import DataError, OutputExistsError
 from paths import ROOT
+from tiers import tiers
 
 sys.path.append(str(ROOT / "build" / "model2vec"))
 TEXTS = ["the river runs", "the old town", "rivertown", "the people of the world", "zzz the town"]
@@ -83,7 +84,7 @@ def test_distilling_again_gives_the_same(bundle, static_bundle, tmp_path):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
-@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "albert"])
+@pytest.mark.parametrize("family", tiers(["roberta", "xlm-roberta", "albert"], fast=["roberta"]))
 def test_words_in_other_kinds_of_tokenizers(tiny_bundle, family, tmp_path):
     """BPE of bytes, and Unigram."""
     listed = tmp_path / "words.txt"
@@ -116,12 +117,13 @@ def test_words_that_begin_sentences_are_not_rare():
     np.testing.assert_allclose(often[1:5], [0.45, 0.45, 0.05, 0.05])
 
 
-def test_words_of_a_language(bundle, tmp_path):
+# Words of the last two wordfreq cannot tokenise by itself.
+@pytest.mark.parametrize("language", tiers(["en", "zh", "ko"], fast=["en"]))
+def test_words_of_a_language(bundle, tmp_path, language):
     pytest.importorskip("wordfreq")
-    for language in ("en", "zh", "ko"):  # of the last two wordfreq cannot tokenise words by itself
-        config = DistillConfig(words=language, top=100)
-        made = distill(Encoder.load(bundle), tmp_path / language, config)
-        assert made.training["words"] == language
+    config = DistillConfig(words=language, top=100)
+    made = distill(Encoder.load(bundle), tmp_path / "made", config)
+    assert made.training["words"] == language
     with pytest.raises(ConfigError, match="no word list for language 'xx'"):
         distill(Encoder.load(bundle), tmp_path / "t", DistillConfig(words="xx"))
     assert not (tmp_path / "t").exists()

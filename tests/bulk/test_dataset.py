@@ -129,6 +129,7 @@ def test_what_changed_is_encoded_again_and_nothing_else(bundle, dataset, tmp_pat
     assert changed == {"d.csv-00000.parquet", "e.txt-00000.parquet"}
 
 
+@pytest.mark.full
 def test_kills_leave_the_files_of_one_run(bundle, dataset, tmp_path):
     encode_dataset(config(bundle, dataset, tmp_path / "whole"))
     out = tmp_path / "out"

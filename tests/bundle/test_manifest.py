@@ -131,12 +131,6 @@ def test_not_a_bundle(tmp_path, tiny_bert):
         Encoder.load(tiny_bert)
 
 
-def test_a_dimension_that_is_not_the_graphs(bundle_copy):
-    edit(bundle_copy, dimension=7)
-    with pytest.raises(BundleError, match="gives 32 dimensions, the dimension in its manifest is"):
-        Encoder.load(bundle_copy)
-
-
 def test_a_limit_the_model_has_no_positions_for(bundle_copy):
     edit(bundle_copy, max_length=4000)
     with pytest.raises(BundleError, match="failed on 1 texts of 3000 tokens"):
@@ -147,8 +141,3 @@ def test_nested_too_deep(bundle_copy):
     (bundle_copy / "mirror.json").write_text("[" * 200_000)
     with pytest.raises(BundleError, match="not valid JSON"):
         Encoder.load(bundle_copy)
-
-
-def test_info_of_a_manifest_with_sparse_details(bundle_copy, cli):
-    edit(bundle_copy, data={}, recipe={"a": 1}, base_model={})
-    assert cli("info", bundle_copy).code == 0

@@ -1,5 +1,6 @@
 import dataclasses
 import re
+import shutil
 import subprocess
 import sys
 
@@ -12,23 +13,24 @@ from mirror_rt import Manifest
 from mirror_rt.bundle.model_card import model_card
 from mirror_train import TuneConfig, load_recipe, load_training_data, tune
 from mirror_train.model.license import base_license
+from tiers import tiers
 
 CARD = "---\nlicense: cc-by-4.0\nlanguage: en\n---\n# Base\n"
 
 
 @pytest.fixture(scope="module")
-def tuned_bundle(tiny_bert, words_file, tmp_path_factory):
+def tuned_bundle(tiny_bert, words_file, made_once):
     """A bundle that was tuned here, of a base model with a card."""
-    import shutil
 
-    root = tmp_path_factory.mktemp("card")
-    base = shutil.copytree(tiny_bert, root / "base")
-    (base / "README.md").write_text(CARD)
-    recipe = load_recipe("word").replace(batch_size=50, epochs=1)
-    data = load_training_data(words_file, language="zh-Hans")
-    tune(data, TuneConfig(recipe=recipe, out=root / "tuned", model=str(base), pooling="mean"))
-    export_bundle(ExportConfig(str(root / "tuned"), root / "bundle"))
-    return root / "bundle"
+    def write(root):
+        base = shutil.copytree(tiny_bert, root / "base")
+        (base / "README.md").write_text(CARD)
+        recipe = load_recipe("word").replace(batch_size=50, epochs=1)
+        data = load_training_data(words_file, language="zh-Hans")
+        tune(data, TuneConfig(recipe=recipe, out=root / "tuned", model=str(base), pooling="mean"))
+        export_bundle(ExportConfig(str(root / "tuned"), root / "bundle"))
+
+    return made_once("tuned-of-a-card", write) / "bundle"
 
 
 def front_matter(text):
@@ -111,7 +113,7 @@ def test_cells_cannot_break_the_table(bundle):
     assert "| source | a\\|b \\| evil \\| row \\| |" in text.splitlines()
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("family", tiers(["bert", "roberta"], fast=["bert"]))
 def test_the_examples_run(tiny_bundle, family, tmp_path):
     """Those with mirror_rt and with onnxruntime alone, as they stand in the card."""
     import numpy as np

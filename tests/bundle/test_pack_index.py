@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from command_errors import one_line_error
-from mirror_rt import BundleError, BundleIntegrityError, BundleVersionError, Encoder
+from mirror_rt import BundleError, BundleIntegrityError, BundleVersionError, Encoder, LanguagePack
 from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 
 
@@ -107,19 +107,26 @@ def test_a_damaged_index_is_refused(pack, changes, message):
         ({"path": ""}, "expected a path inside the folder"),
         ({"path": "."}, "expected a path inside the folder"),
         ({"path": "link"}, "leads out of the pack"),
+        ({"path": "x" * 300}, "path is 'x.*expected a path inside the folder"),
+        ({"path": "a:b"}, "expected a path inside the folder"),
+        ({"path": "loop"}, r"bundles\.fr\.path is 'loop'"),
         ({"path": 1}, r"bundles\.fr\.path is 1, expected a string"),
         ({"dimension": "32"}, r"dimension is '32', expected an integer"),
         ({"dimension": 0}, r"dimension is 0, expected a number in 1 \.\. 65,536"),
+        ({"dimension": 10**12}, "dimension is 1000000000000, expected a number"),
         ({"variants": [1]}, r"variants\[0\] is 1, expected a string"),
+        ({"language": "no tag"}, "language of the bundle 'fr': 'no tag' is not a language tag"),
+        ({"language": "\ud800"}, r"bundles\.fr\.language is '.*', which is not valid Unicode"),
         ({"manifest_sha256": None}, "manifest_sha256 is None, expected a string"),
     ],
     ids=str,
 )
 def test_a_damaged_entry_is_refused(pack, changes, message):
     (pack / "link").symlink_to(pack.parent)
+    (pack / "loop").symlink_to("loop")
     edit(pack, "fr", **changes)
     with pytest.raises(BundleError, match=message):
-        PackIndex.read(pack)
+        LanguagePack.load(pack)
 
 
 def test_fields_of_a_later_writer_are_ignored(pack):

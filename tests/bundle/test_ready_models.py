@@ -74,6 +74,7 @@ def test_every_command_takes_the_name(index, bundle, release, write_wheel, cli, 
     assert list(models.by_name) == [NAME]  # not that of the folder in the cache
 
 
+@pytest.mark.full
 def test_a_wheel_of_ones_own_has_a_local_version(index, bundle, write_wheel, capsys):
     wheel = write_wheel(READY_MODELS[0], bundle, index)
     assert wheel.name == "mirror_rt_default-1.0.0+local-py3-none-any.whl"
@@ -81,6 +82,7 @@ def test_a_wheel_of_ones_own_has_a_local_version(index, bundle, write_wheel, cap
     assert Encoder.load(NAME).encode("a").shape == (32,)
 
 
+@pytest.mark.full
 def test_the_wheel_is_the_same_bytes_again_and_installs(bundle, release, write_wheel, tmp_path):
     first, second = (write_wheel(release, bundle, tmp_path / name) for name in ("a", "b"))
     assert first.read_bytes() == second.read_bytes()
@@ -168,6 +170,7 @@ def test_from_a_hub_of_ones_own(index, bundle, hub, monkeypatch, tmp_path):
     assert not (tmp_path / "cache/bundles").exists()
 
 
+@pytest.mark.full
 def test_without_torch_an_evaluation_takes_the_bundle(
     index, bundle, release, write_wheel, cli, tmp_path, monkeypatch
 ):

@@ -2,18 +2,19 @@
 
 import itertools
 import json
-import time
+from types import SimpleNamespace
 
 import pytest
 
 from mirror_rt import ConfigError, Encoder
 from mirror_rt.diagnostics import benchmarking
 from mirror_rt.diagnostics.benchmarking import measure, synthetic_texts
+from tiers import tiers
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("family", tiers(["bert", "roberta", "xlm-roberta"], fast=["bert"]))
 def test_made_up_texts_have_the_length_asked_for(tiny_bundle, family):
     encoder = Encoder.load(tiny_bundle(family))
     for tokens in (4, 32, encoder.max_length):
@@ -27,30 +28,45 @@ def test_made_up_texts_have_the_length_asked_for(tiny_bundle, family):
             synthetic_texts(encoder, tokens, 1)
 
 
-def test_figures_are_those_of_the_calls():
-    calls = []
+@pytest.fixture
+def clock(monkeypatch):
+    """A time that only calls move: each takes the first of the seconds given, or the last one."""
+    clock = SimpleNamespace(now=0.0, calls=[])
 
-    def encode(texts):
-        calls.append(list(texts))
-        time.sleep(0.2 if len(calls) == 1 else 0.002)  # the first is slow, and not counted
+    def timed(*seconds):
+        def encode(texts):
+            clock.calls.append(list(texts))
+            clock.now += seconds[min(len(clock.calls), len(seconds)) - 1]
 
-    cell = measure(encode, ["a", "b", "c"], batch=2, tokens=[1, 2, 3], seconds=0.7)
-    assert calls[:3] == [["a", "b"], ["c", "a"], ["b", "c"]]
-    assert cell.calls == len(calls) - 1 >= 100
-    assert cell.tokens == pytest.approx(2, abs=0.1)
-    assert 2 <= cell.p50_ms <= cell.p95_ms <= cell.p99_ms < 200
-    assert cell.texts_per_second == pytest.approx(1000 * 2 / cell.p50_ms, rel=0.5)
+        return encode
+
+    clock.timed = timed
+    monkeypatch.setattr(benchmarking.time, "perf_counter", lambda: clock.now)
+    return clock
+
+
+def test_figures_are_those_of_the_calls(clock):
+    encode = clock.timed(0.25, *[2**-8] * 94, *[2**-7] * 6)  # the first is slow, and not counted
+    cell = measure(encode, ["a", "b", "c"], batch=2, tokens=[1, 2, 3], seconds=0.66)
+    assert clock.calls[:3] == [["a", "b"], ["c", "a"], ["b", "c"]]
+    assert cell.calls == len(clock.calls) - 1 == 100
+    assert cell.tokens == pytest.approx(2, abs=1 / 100)
+    assert (cell.p50_ms, cell.p95_ms, cell.p99_ms) == (1000 / 256, 1000 / 128, 1000 / 128)
+    assert cell.texts_per_second == pytest.approx(200 / (94 / 256 + 6 / 128))
     assert cell.tokens_per_second == pytest.approx(cell.tokens * cell.texts_per_second)
 
 
-def test_rare_delays_need_many_calls():
-    cell = measure(lambda _: time.sleep(0.01), ["a"], batch=1, tokens=[3], seconds=0.05)
-    assert (cell.p95_ms, cell.p99_ms) == (None, None)
+@pytest.mark.parametrize(("seconds", "calls"), [(1.0, 1), (0.06, 3), (0.03, 3), (0.02, 5)])
+def test_few_calls_tell_of_no_rare_delays(clock, seconds, calls):
+    """Three long calls are timed, or as many as begin within twice the time, but one at least."""
+    cell = measure(clock.timed(seconds), ["a"], batch=1, tokens=[3], seconds=0.1)
+    assert (cell.calls, cell.p95_ms, cell.p99_ms) == (calls, None, None)
+    assert cell.p50_ms == pytest.approx(1000 * seconds)
 
 
 def test_the_benchmark_ships(cli, bundle, tmp_path):
     files = tmp_path / "b.json", tmp_path / "b.png"
-    result = cli("benchmark", bundle, "--threads", 1, "--variant", "fp32", "--seconds", 0.5,
+    result = cli("benchmark", bundle, "--threads", 1, "--variant", "fp32", "--seconds", 0.1,
                  "--lengths", 8, 64, "--batches", 1, 4, "--json", files[0],
                  "--plot", files[1])  # fmt: skip
     assert result.code == 0, result.err

@@ -31,7 +31,18 @@ def gpu_wheel(tmp_path, monkeypatch):
     return make
 
 
-def test_a_healthy_installation(cli, bundle):
+@pytest.fixture
+def plain_machine(monkeypatch):
+    """Eight processors, no card, and an onnxruntime without CUDA, wherever the tests run."""
+    import onnxruntime
+
+    monkeypatch.setattr(doctor, "cpu_budget", lambda: CpuBudget(8))
+    monkeypatch.setattr(doctor, "nvidia_cards", lambda: 0)
+    monkeypatch.setattr(doctor, "driver_fault", lambda: None)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+
+
+def test_a_healthy_installation(cli, bundle, plain_machine):
     done = cli("doctor", "--model", bundle)
     assert done.code == 0, done.out
     for expected in (

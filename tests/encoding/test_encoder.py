@@ -1,18 +1,13 @@
 import json
-import logging
-import threading
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from mirror_rt import (
     BundleError,
     ConfigError,
     Encoder,
     InvalidTextError,
-    ProviderError,
     calibration_ranges,
     quantize_embeddings,
 )
@@ -25,18 +20,15 @@ TEXTS = [
     "the old town " * 9,
     "word",
 ] * 3
-
-
-@pytest.fixture(scope="module")
-def encoder(bundle):
-    return Encoder.load(bundle)
+# The squares of 32 numbers are added up in float32, the root is taken, and each is divided by it.
+UNIT = (32 / 2 + 2) * 2**-24
 
 
 def test_shapes_dtype_and_unit_length(encoder):
     vectors = encoder.encode(TEXTS)
     assert vectors.shape == (15, 32)
     assert vectors.dtype == np.float32
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(vectors.astype(float), axis=1), 1, atol=UNIT)
     assert encoder.encode("one string").shape == (32,)
     assert encoder.encode([]).shape == (0, 32)
     assert (encoder.dimension, encoder.max_length, encoder.mask_token) == (32, 128, "[MASK]")
@@ -46,30 +38,20 @@ def test_shapes_dtype_and_unit_length(encoder):
 def test_alone_equals_in_any_batch(encoder, batch_size):
     together = encoder.encode(TEXTS, batch_size=batch_size)
     for text, vector in zip(TEXTS, together, strict=True):
-        np.testing.assert_allclose(encoder.encode(text), vector, atol=1e-5)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(texts=st.lists(st.text(max_size=60), min_size=1, max_size=8))
-def test_any_unicode_no_cross_talk(encoder, texts):
-    vectors = encoder.encode(texts, errors="nan")
-    for text, vector in zip(texts, vectors, strict=True):
-        alone = encoder.encode([text], errors="nan")[0]
-        np.testing.assert_allclose(alone, vector, atol=1e-5, equal_nan=True)
-        assert np.isnan(vector).all() == (not text or text.isspace())
+        np.testing.assert_array_equal(encoder.encode(text), vector)
 
 
 def test_unnormalised_vectors_point_the_same_way(encoder):
-    plain = encoder.encode(TEXTS, normalize_embeddings=False)
+    plain = encoder.encode(TEXTS, normalize_embeddings=False).astype(float)
     norms = np.linalg.norm(plain, axis=1, keepdims=True)
     assert not np.allclose(norms, 1)
-    np.testing.assert_allclose(plain / norms, encoder.encode(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(plain / norms, encoder.encode(TEXTS), atol=UNIT)
 
 
 def test_truncate_dim_renormalises(encoder):
-    full, cut = encoder.encode(TEXTS), encoder.encode(TEXTS, truncate_dim=8)
-    expected = full[:, :8] / np.linalg.norm(full[:, :8], axis=1, keepdims=True)
-    np.testing.assert_allclose(cut, expected, atol=1e-6)
+    full, cut = encoder.encode(TEXTS)[:, :8].astype(float), encoder.encode(TEXTS, truncate_dim=8)
+    expected = full / np.linalg.norm(full, axis=1, keepdims=True)
+    np.testing.assert_allclose(cut, expected, atol=UNIT)
     plain = encoder.encode(TEXTS, truncate_dim=8, normalize_embeddings=False)
     np.testing.assert_array_equal(plain, encoder.encode(TEXTS, normalize_embeddings=False)[:, :8])
 
@@ -103,9 +85,10 @@ def test_int8_with_ranges_of_vectors_that_are_not_unit(encoder, bundle_copy):
 
 def test_similarity(encoder):
     vectors = encoder.encode(TEXTS[:4])
-    np.testing.assert_allclose(
-        encoder.similarity(3 * vectors, vectors), vectors @ vectors.T, atol=1e-6
-    )
+    # The first side is made unit vectors again; then 32 products are added up, in any order.
+    expected = vectors.astype(float) @ vectors.astype(float).T
+    found = encoder.similarity(3 * vectors, vectors)
+    np.testing.assert_allclose(found, expected, atol=3 * UNIT + 32 * 2**-24)
 
 
 def test_any_iterable(encoder):
@@ -119,7 +102,7 @@ def test_order_over_several_windows(encoder):
     many = [f"{TEXTS[i % 5]} {i % 7}" for i in range(9000)]
     vectors = encoder.encode(many, show_progress_bar=True)
     for i in (0, 1, 8191, 8192, 8999):
-        np.testing.assert_allclose(vectors[i], encoder.encode(many[i]), atol=1e-5)
+        np.testing.assert_array_equal(vectors[i], encoder.encode(many[i]))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +124,7 @@ def test_a_bad_item_is_named_or_alone_suffers(encoder, bad):
     assert [position for position, _ in caught.value.items] == [1]
     vectors = encoder.encode(texts, errors="nan")
     assert np.isnan(vectors[1]).all()
-    np.testing.assert_allclose(vectors[[0, 2]], encoder.encode(["good", "fine"]), atol=1e-6)
+    np.testing.assert_array_equal(vectors[[0, 2]], encoder.encode(["good", "fine"]))
 
 
 def test_many_bad_items_are_counted(encoder):
@@ -179,17 +162,6 @@ def test_zeros_for_what_cannot_be_encoded(bundle, caplog, precision):
     assert "2 of 4 texts cannot be encoded, and get vectors of zeros" in caplog.text
 
 
-def test_a_long_text_is_cut_with_a_warning_said_once(bundle, caplog):
-    encoder = Encoder.load(bundle)
-    with caplog.at_level(logging.WARNING, "mirror_rt"):
-        long = encoder.encode("river " * 2_000_000)
-        encoder.encode("river " * 500)
-    assert caplog.messages == [
-        "1 of 1 texts are longer than 128 tokens and were cut there (said once)"
-    ]
-    np.testing.assert_allclose(long, encoder.encode("river " * 126), atol=1e-5)
-
-
 def test_tokenize(encoder):
     ids = encoder.tokenize(["the river", "a"])
     assert [row[0] for row in ids] == [2, 2]
@@ -198,31 +170,6 @@ def test_tokenize(encoder):
     assert encoder.tokenize([]) == []
     with pytest.raises(InvalidTextError):
         encoder.tokenize([""])
-
-
-def test_threads_share_one_encoder(encoder):
-    expected = encoder.encode(TEXTS)
-    results = []
-
-    def work():
-        results.append(encoder.encode(TEXTS))
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 8
-    for result in results:
-        np.testing.assert_allclose(result, expected, atol=1e-6)
-
-
-def test_providers(bundle):
-    assert Encoder.load(bundle, providers=["CPUExecutionProvider"]).providers == [
-        "CPUExecutionProvider"
-    ]
-    with pytest.raises(ProviderError, match="this onnxruntime offers"):
-        Encoder.load(bundle, providers=["NoSuchExecutionProvider"])
 
 
 @pytest.mark.parametrize("threads", [0, -1, 10**12])

@@ -4,37 +4,38 @@ import json
 import os
 import socket
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from mirror_rt import BundleError, Encoder, InvalidTextError, ProviderError
+from mirror_rt import BundleError, Encoder, ProviderError
 
 TEXTS = ["the river", "a road through the old town", "rain"]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_threads_follow_the_cpuset_and_rest_between_calls(bundle, command_in_child):
-    threads, burnt = command_in_child(
+    """The threads of the second encoder come to rest: whoever spins never sleeps."""
+    out = command_in_child(
         "import os, time, onnxruntime\n"
+        "from pathlib import Path\n"
         "from mirror_rt import Encoder\n"
-        "count = lambda: len(os.listdir('/proc/self/task'))\n"
-        "cpus = os.sched_getaffinity(0)\n"
+        "tasks = lambda: list(Path('/proc/self/task').iterdir())\n"
+        "state = lambda task: (task / 'stat').read_text().rpartition(')')[2].split()[0]\n"
+        "cpus, before = os.sched_getaffinity(0), len(tasks())\n"
         "os.sched_setaffinity(0, {min(cpus)})\n"
-        "before = count()\n"
         f"Encoder.load({str(bundle)!r}).encode('a')\n"
-        "print(count() - before)\n"
+        "print(len(tasks()) - before)\n"
         "os.sched_setaffinity(0, cpus)\n"
         f"encoder = Encoder.load({str(bundle)!r}, threads=2)\n"
         "encoder.encode(['the old town ' * 30] * 64)\n"
-        "start = time.process_time()\n"
-        "time.sleep(0.4)\n"
-        "print(time.process_time() - start)\n",
+        "while any(state(task) == 'R' for task in tasks() if int(task.name) != os.getpid()):\n"
+        "    time.sleep(0.01)\n"
+        "print('they rest')",
         env=os.environ | {"TOKENIZERS_PARALLELISM": "false"},
-    ).split()
-    assert int(threads) == 0  # one processor: the caller's own thread is all
-    assert float(burnt) < 0.1
+    )
+    assert out.splitlines() == ["0", "they rest"]  # with one processor, the caller's thread is all
 
 
 def test_onnxruntime_reports_nothing(bundle, command_in_child, tmp_path):
@@ -53,29 +54,17 @@ def test_onnxruntime_reports_nothing(bundle, command_in_child, tmp_path):
     assert command_in_child(code, env=kept | home | chosen) == "0\n"
 
 
-def test_cuda_is_not_replaced_in_silence(bundle, monkeypatch, caplog):
+def test_a_provider_that_is_not_there_is_not_replaced_in_silence(bundle, monkeypatch, caplog):
     import onnxruntime
 
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
-    with pytest.raises(ProviderError, match="CUDAExecutionProvider"):
-        Encoder.load(bundle, providers="cuda")
+    for asked, named in (("cuda", "CUDA"), (["NoSuchExecutionProvider"], "NoSuch")):
+        with pytest.raises(ProviderError, match=f"{named}ExecutionProvider.*this onnxruntime off"):
+            Encoder.load(bundle, providers=asked)
     assert not caplog.messages
     encoder = Encoder.load(bundle, providers="cuda", allow_fallback=True)
     assert encoder.providers == ["CPUExecutionProvider"]
     assert "CUDAExecutionProvider" in caplog.text
-
-
-def test_a_bad_item_spoils_no_neighbour(bundle):
-    encoder = Encoder.load(bundle)
-    bad = [None, b"bytes", "", "\ud800", 3.5]
-    mixed = [item for pair in zip(TEXTS * 2, bad, strict=False) for item in pair]
-    vectors = encoder.encode(mixed, errors="nan")
-    np.testing.assert_allclose(vectors[::2], encoder.encode((TEXTS * 2)[:5]), atol=1e-5)
-    assert np.isnan(vectors[1::2]).all()
-    with pytest.raises(InvalidTextError) as caught:
-        encoder.encode(mixed)
-    assert [i for i, _ in caught.value.items] == [1, 3, 5, 7, 9]
-    np.testing.assert_allclose(encoder.encode(TEXTS), vectors[0:6:2], atol=1e-5)  # it lives
 
 
 def test_several_models_in_a_process(bundle, bundle_copy):
@@ -84,24 +73,19 @@ def test_several_models_in_a_process(bundle, bundle_copy):
     manifest |= {"prompts": {"query": "the town "}, "default_prompt_name": "query"}
     path.write_text(json.dumps(manifest))
     folders = [bundle, bundle_copy, bundle]
-    encoders = [Encoder.load(folder, threads=1) for folder in folders]
-    expected = [Encoder.load(folder).encode(TEXTS) for folder in folders]
-    assert np.abs(expected[0] - expected[1]).max() > 0.01
-    found = [[] for _ in encoders]
+    encoders = [Encoder.load(folder, providers="native", threads=1) for folder in folders]
+    plain, prompted, _ = expected = [encoder.encode(TEXTS) for encoder in encoders]
+    assert (plain != prompted).any(axis=1).all()
 
     def work(i):
         for _ in range(5):
-            found[i].append(encoders[i].encode(TEXTS))
+            np.testing.assert_array_equal(encoders[i].encode(TEXTS), expected[i])
+        return i
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for vectors, right in zip(found, expected, strict=True):
-        np.testing.assert_allclose(vectors, [right] * 5, atol=1e-5)
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(work, range(3))) == [0, 1, 2]
     encoders[0].close()
-    np.testing.assert_allclose(encoders[2].encode(TEXTS), expected[2], atol=1e-5)
+    work(2)
 
 
 def test_nothing_is_asked_of_the_network(bundle, monkeypatch, tmp_path):
@@ -118,28 +102,3 @@ def test_nothing_is_asked_of_the_network(bundle, monkeypatch, tmp_path):
     with pytest.raises(BundleError):
         Encoder.load("owner/never-downloaded", offline=True)
     assert not asked
-
-
-@pytest.mark.parametrize(
-    ("item", "reason"),
-    [
-        (None, "expected str, got NoneType"),
-        (b"bytes", "expected str, got bytes"),
-        (3, "expected str, got int"),
-        ("", "the string is empty"),
-        (" \n\t", None),
-        ("\ud83d", None),
-    ],
-)
-def test_an_odd_item_is_a_clear_error(bundle, item, reason):
-    with pytest.raises(InvalidTextError, match=f"item 1: {reason or ''}"):
-        Encoder.load(bundle).encode(["a", item])
-
-
-@pytest.mark.parametrize("item", ["\0", "a\0b", "x" * 10_000_000, "\u202e", "e\u0301" * 300])
-def test_or_a_defined_vector(bundle, item):
-    encoder = Encoder.load(bundle)
-    encoded = encoder.encode_with_info(["a", item, "b"], errors="nan")
-    assert np.isfinite(encoded.embeddings[[0, 2]]).all()
-    assert np.isfinite(encoded.embeddings[1]).all() or encoded.token_counts[1] == 0
-    assert encoded.truncated[1] == (len(item) > 1000)

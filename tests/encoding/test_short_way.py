@@ -10,12 +10,6 @@ from mirror_rt import Encoder, InvalidTextError
 from mirror_rt.tokens import tokenization, windows
 
 
-@pytest.fixture
-def encoder(bundle):
-    with Encoder.load(bundle, threads=1) as encoder:
-        yield encoder
-
-
 class FrameCounter:
     """A session that notes the functions between it and the test."""
 
@@ -122,8 +116,8 @@ def test_the_short_way_refuses_what_the_long_one_refuses(encoder, text, errors):
     np.testing.assert_equal(outcome(text), outcome([text]))
 
 
-def test_a_text_of_few_characters_and_many_tokens_is_reported_as_cut(encoder, caplog):
-    text = "!" * 200  # a token for each
+def test_a_text_of_few_characters_and_many_tokens_is_reported_as_cut(bundle, caplog):
+    encoder, text = Encoder.load(bundle, threads=1), "!" * 200  # a token for each
     assert len(encoder.tokenize(text)[0]) == encoder.max_length
     with caplog.at_level(logging.WARNING, "mirror_rt"):
         encoder.encode(text)

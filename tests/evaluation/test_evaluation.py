@@ -97,9 +97,10 @@ def test_similarity_orders_pairs(tmp_path, bundle):
     [
         ("a\tb\n1\t2\n", "has no scores: expected a column 'score' .* its columns are a, b"),
         ("id\ta\tb\tscore\n", "expected 'score' and two text columns"),
-        ("text1\ttext2\tother\n1\t2\t3\n", "has no scores: expected a column 'score'"),
+        ("text1\ttext2\tother\n1\t2\t3\n", "has no scores: expected a column 'score' or"),
         ("text1\ttext2\tscore\n", "a header but no pairs"),
         ("text1\ttext2\tscore\na\tb\thigh\n", "line 2: the score .* is not a finite number"),
+        ("text1\ttext2\tscore\na\tb\t1\nc\td\t\n", "line 3: the score '' is not a finite number"),
         ("text1\ttext2\tscore\na\tb\tnan\n", "line 2: the score .* is not a finite number"),
         ("text1\ttext2\tscore\na\tb\t1\n\nc\t\t2\n", "line 4, column 'text2': the string is empty"),
         ("text1\ttext1\tscore\na\tb\t1\n", "the column 'text1' more than once"),

@@ -63,13 +63,6 @@ def test_any_scored_table(file, name, lines):
     assert rows(read_scored_pairs(file(name, *lines))) == [('x "y"', "z", 3.0)]
 
 
-def test_pairs_without_scores(file):
-    with pytest.raises(DataError, match="has no scores: expected a column 'score' or"):
-        read_scored_pairs(file("a.tsv", "word1\tword2", "a\tb"))
-    with pytest.raises(DataError, match="line 3: the score '' is not a finite number"):
-        read_scored_pairs(file("a.tsv", "word1\tword2\tscore", "a\tb\t1", "c\td\t"))
-
-
 def test_senteval_subsets_and_pairs_without_gold(file):
     file("STS.input.MSRpar.txt", "a\tb", "c\td", "e\tf")
     file("STS.gs.MSRpar.txt", "4.0", "", "1.5")

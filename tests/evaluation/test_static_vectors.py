@@ -81,6 +81,7 @@ def test_what_is_no_file_of_vectors(name, content, message, tmp_path):
         StaticVectors.read(tmp_path / name)
 
 
+@pytest.mark.full
 def test_beside_models(tmp_path, cli, tiny_bert):
     """In an evaluation, and as a row of a study."""
     vectors, data = tmp_path / "glove.txt", tmp_path / "data"

@@ -17,7 +17,10 @@ from mirror_rt.inference.providers import CPU, NATIVE
 from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_rt.pipeline.options import EncodeOptions
 
-pytestmark = pytest.mark.skipif(nvidia_cards() > 0, reason="auto takes the card")
+pytestmark = [
+    pytest.mark.skipif(nvidia_cards() > 0, reason="auto takes the card"),
+    pytest.mark.usefixtures("engine_is_fast"),
+]
 
 TEXTS = ["the river", "a", "the old town hall by the river " * 3, "word"]
 # For each option of `Encoder.load` a value other than the default, and what runs then; None for an

@@ -14,9 +14,13 @@ from mirror_rt.cpus import CpuBudget
 from mirror_rt.inference.providers import NATIVE
 from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_train import TorchEncoder
+from tiers import tiers
 from tiny_models import TINY
 
-pytestmark = pytest.mark.skipif(nvidia_cards() > 0, reason="auto takes the card")
+pytestmark = [
+    pytest.mark.skipif(nvidia_cards() > 0, reason="auto takes the card"),
+    pytest.mark.usefixtures("engine_is_fast"),
+]
 
 FAMILIES = [
     "bert", "roberta", "xlm-roberta", "camembert", "distilbert", "albert", "electra", "mpnet",
@@ -35,7 +39,7 @@ def expected(bundle, texts):
     return Encoder.load(bundle, threads=1).encode(texts)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3, 7, 16, 64])
+@pytest.mark.parametrize("threads", tiers([1, 2, 3, 7, 16, 64], fast=(1, 3)))
 def test_any_number_of_threads_gives_the_same(bundle, texts, expected, threads):
     """Most of them have no processor of their own here."""
     with Encoder.load(bundle, threads=threads) as encoder:
@@ -47,7 +51,7 @@ def test_any_number_of_threads_gives_the_same(bundle, texts, expected, threads):
         np.testing.assert_array_equal(encoder.encode(texts[-1]), expected[-1])
 
 
-@pytest.mark.parametrize("threads", [1, 8])
+@pytest.mark.parametrize("threads", tiers([1, 8], fast=(8,)))
 def test_32_callers_at_once(bundle, texts, expected, threads):
     start = threading.Barrier(32)
 
@@ -103,19 +107,20 @@ def encode_there(encoder, texts, queue):
     queue.put((encoder.providers, encoder.encode(texts)))
 
 
+@pytest.mark.full
 def test_a_spawned_process_loads_it_again(bundle, texts, expected):
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     with Encoder.load(bundle, threads=2) as encoder:
         process = context.Process(target=encode_there, args=(encoder, texts, queue))
         process.start()
-        providers, found = queue.get(timeout=120)
+        providers, found = queue.get(timeout=600)
         process.join()
     assert providers == [NATIVE]
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", tiers(FAMILIES, fast=("bert", "modernbert")))
 def test_every_family_passes_the_gates_of_the_export(tiny_bundle, tiny_model, family, texts):
     """What is compared with PyTorch at export runs in onnxruntime, and by default in the engine."""
     reference = TorchEncoder.load(tiny_model(family), pooling=TINY[family].pooling)

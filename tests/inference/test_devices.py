@@ -4,6 +4,7 @@ The same calls of onnxruntime work there, so all but the card is tested; and on 
 """
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -59,7 +60,7 @@ def test_several_devices_give_the_same_in_order(bundle, cards, expected, devices
 
 def test_devices_run_at_the_same_time(bundle, cards):
     encoder = Encoder.load(bundle, devices="all")
-    meeting, left = threading.Barrier(3, timeout=30), threading.Semaphore(3)
+    meeting, left = threading.Barrier(3, timeout=300), threading.Semaphore(3)
     for replica in encoder.pipeline.model.runner.replicas:
 
         def run(batch, output, run=replica.run):
@@ -210,14 +211,8 @@ def test_a_shape_keeps_its_number_its_buffers_and_its_thread(captured, monkeypat
         run(binding, options)
 
     monkeypatch.setattr(session, "run_with_iobinding", spy)
-    threads = [
-        threading.Thread(target=lambda: [captured.encode(TEXTS[:n]) for n in (1, 3, 8)])
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: [captured.encode(TEXTS[:n]) for n in (1, 3, 8)], range(4)))
     numbers = {number for number, _, _ in seen}
     assert len(seen) >= 12
     assert 0 not in numbers

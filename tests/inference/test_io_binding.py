@@ -1,6 +1,7 @@
 """Runs with bound buffers, on the CPU: onnxruntime takes the same calls there as on a card."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -26,11 +27,9 @@ def expected(bundle):
 
 def together(count, function, *arguments):
     """Call a function from several threads at a time."""
-    threads = [threading.Thread(target=function, args=arguments) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(count) as threads:
+        for call in [threads.submit(function, *arguments) for _ in range(count)]:
+            call.result()
 
 
 @pytest.mark.parametrize("size", [1, 1 << 14, 100_000, 3 << 20, 6_400_000, (1 << 25) + 1])
@@ -83,7 +82,7 @@ def test_buffers_are_used_again_and_bounded(bundle, cards, expected, monkeypatch
 def test_two_runs_are_in_flight_on_a_card(bundle, cards, expected):
     encoder = Encoder.load(bundle, providers="cpu")
     session = encoder.pipeline.model.runner.session()
-    meeting, left = threading.Barrier(2, timeout=30), threading.Semaphore(2)
+    meeting, left = threading.Barrier(2, timeout=300), threading.Semaphore(2)
     lock, now, most = threading.Lock(), [], []
     run = session.run_with_iobinding
 
@@ -114,7 +113,7 @@ def test_a_run_without_memory_runs_again_alone(bundle, cards, expected, failures
     encoder = Encoder.load(bundle, providers="cpu")
     session = encoder.pipeline.model.runner.session()
     run, lock, now, options = session.run_with_iobinding, threading.Lock(), [], []
-    meeting = threading.Barrier(2, timeout=30)
+    meeting = threading.Barrier(2, timeout=300)
 
     def fail(binding, run_options):
         with lock:

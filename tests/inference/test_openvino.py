@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -23,6 +23,8 @@ from mirror_rt.errors import (
 from mirror_rt.inference.engines import openvino_offer
 from mirror_rt.inference.openvino import compiling
 from mirror_rt.inference.openvino.runner import OpenVinoRunner
+from mirror_rt.inference.shared_libraries import nvidia_cards
+from tiers import tiers
 
 pytest.importorskip("openvino", reason="the extra openvino is not installed")
 
@@ -56,7 +58,7 @@ def load(bundle, **options):
     return Encoder.load(bundle, **{"providers": "openvino", "variant": "fp32"} | options)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", tiers(FAMILIES, fast=("bert", "modernbert")))
 def test_every_family_gives_what_onnxruntime_gives(tiny_bundle, family, texts, has_bf16):
     folder = tiny_bundle(family)
     expected = Encoder.load(folder, providers="cpu").encode(texts)
@@ -106,21 +108,17 @@ def test_vectors_without_unit_length_and_of_tokens(bundle, texts):
         np.testing.assert_allclose(ours, theirs, atol=3e-5)
 
 
+@pytest.mark.full
 def test_threads_share_an_encoder(bundle, texts):
-    encoder, wrong = load(bundle, threads=2), []
+    encoder = load(bundle, threads=2)
     expected = encoder.encode(texts)
 
     def work(seed):
         for i in np.random.default_rng(seed).permutation(len(texts)).tolist():
-            if np.abs(encoder.encode(texts[i]) - expected[i]).max() > 1e-5:
-                wrong.append(i)
+            np.testing.assert_allclose(encoder.encode(texts[i]), expected[i], atol=1e-5)
 
-    callers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert not wrong
+    with ThreadPoolExecutor(4) as callers:
+        assert len(list(callers.map(work, range(4)))) == 4
     with Scheduler(encoder) as scheduler:
         futures = [scheduler.submit(text) for text in texts]
         found = np.concatenate([future.result(60).embeddings for future in futures])
@@ -135,6 +133,7 @@ def test_close(bundle):
         encoder.encode("a river")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_without_onnxruntime_and_after_a_fork(command_in_child, bundle):
     out = command_in_child(
@@ -236,6 +235,8 @@ def test_rows_that_are_not_finite_run_again_in_fp32(bundle, has_bf16, monkeypatc
     assert "such texts run again in fp32" in caplog.text
 
 
+@pytest.mark.usefixtures("engine_is_fast")
+@pytest.mark.skipif(nvidia_cards() > 0, reason="auto takes the card")
 def test_openvino_is_never_chosen_unasked_but_mentioned(bundle, caplog):
     with caplog.at_level(logging.INFO, "mirror_rt"):
         assert Encoder.load(bundle).providers == ["native"]
@@ -336,6 +337,7 @@ def test_command_line(cli, bundle, tmp_path, texts):
     assert "fp32 on openvino" in done.out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_offers_it(cli, command):
     assert "openvino" in cli(command, "--help").out

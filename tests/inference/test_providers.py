@@ -9,6 +9,8 @@ from mirror_rt import Encoder, ProviderError
 from mirror_rt.inference import providers, shared_libraries
 from mirror_rt.inference.providers import CPU, CUDA, NATIVE
 
+pytestmark = pytest.mark.usefixtures("engine_is_fast")
+
 CUDNN = "libcudnn_none.so.9"
 
 

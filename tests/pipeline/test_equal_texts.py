@@ -46,14 +46,6 @@ def rows_of(encoder):
     return encoder.pipeline.model.rows
 
 
-def test_equal_texts_run_once(encoder):
-    texts = ["a river", "the sea", "a river", "a river", "the sea", "a town"]
-    vectors = encoder.encode(texts)
-    assert sorted(rows_of(encoder)) == ["a river", "a town", "the sea"]
-    for text, vector in zip(texts, vectors, strict=True):
-        np.testing.assert_array_equal(vector, counting_encoder().encode([text])[0])
-
-
 def test_the_reports_of_tokens_are_those_of_every_text(encoder):
     encoded = encoder.encode_with_info(["aaa", "bb", "aaa"])
     assert encoded.token_counts.tolist() == [3, 2, 3]

@@ -18,7 +18,7 @@ def load(bundle_copy):
         values = json.loads(path.read_text("utf-8"))
         values |= {"prompts": prompts, "default_prompt_name": default}
         path.write_text(json.dumps(values))
-        return Encoder.load(bundle_copy)
+        return Encoder.load(bundle_copy, providers="native")  # equal bits in any batch
 
     return load
 
@@ -40,7 +40,7 @@ def test_each_way_to_ask_for_a_prompt(load):
         (encoder.encode_query(texts, prompt=""), ""),
         (np.stack(list(encoder.encode_iter(texts, prompt_name="query"))), "the question "),
     ]:
-        np.testing.assert_allclose(found, by_hand(prompt), atol=1e-6)
+        np.testing.assert_array_equal(found, by_hand(prompt))
     assert encoder.encode_query("river").shape == (32,)
     assert encoder.prompts.by_name == PROMPTS
 
@@ -48,9 +48,9 @@ def test_each_way_to_ask_for_a_prompt(load):
 def test_the_default_is_used_unless_told(load):
     encoder = load(default="code")
     expected = encoder.encode("word river", prompt="")
-    np.testing.assert_allclose(encoder.encode("river"), expected, atol=1e-6)
+    np.testing.assert_array_equal(encoder.encode("river"), expected)
     expected = encoder.encode("river", prompt="the question ")
-    np.testing.assert_allclose(encoder.encode_query("river"), expected, atol=1e-6)
+    np.testing.assert_array_equal(encoder.encode_query("river"), expected)
 
 
 def test_without_the_names_the_default_serves(load):

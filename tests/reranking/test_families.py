@@ -12,6 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import Encoder, Manifest, ModelError, Reranker
 from mirror_train.model.families import FAMILIES
+from tiers import tiers
 from tiny_models import TINY, make_model
 
 # From a few tokens to pairs of which both texts are too long.
@@ -38,7 +39,7 @@ def logits_of(folder, pairs):
         ])  # fmt: skip
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", tiers(FAMILIES, fast=("bert", "modernbert")))
 def test_scores_are_those_of_the_peer(family, tiny_cross_encoder, tiny_reranker, pairs):
     folder, bundle = tiny_cross_encoder(family), tiny_reranker(family)
     expected = CrossEncoder(str(folder), device="cpu").predict(pairs)
@@ -56,8 +57,12 @@ def test_scores_are_those_of_the_peer(family, tiny_cross_encoder, tiny_reranker,
 @pytest.mark.parametrize(
     ("family", "config"),
     [
-        ("modernbert", {"classifier_pooling": "mean", "classifier_activation": "silu"}),
-        ("deberta-v2", {"pooler_hidden_act": "gelu_new"}),
+        pytest.param(
+            "modernbert",
+            {"classifier_pooling": "mean", "classifier_activation": "silu"},
+            marks=pytest.mark.full,
+        ),
+        pytest.param("deberta-v2", {"pooler_hidden_act": "gelu_new"}, marks=pytest.mark.full),
         ("bert", {"problem_type": "single_label_classification"}),
     ],
 )
@@ -74,21 +79,22 @@ def test_several_labels_and_settings(family, config, tmp_path, words, pairs):
     np.testing.assert_allclose(soft, peer.predict(pairs, apply_softmax=True), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("activation", "name"),
-    [(torch.nn.Identity(), "identity"), (torch.nn.Sigmoid(), "sigmoid"), (torch.nn.Tanh(), "tanh")],
-)
-@pytest.mark.parametrize("form", ["new", "config", "old"])
-def test_the_declared_activation(form, activation, name, tiny_cross_encoder, tmp_path, pairs):
+DECLARED = [("new", "Identity"), ("config", "Sigmoid"), ("old", "Tanh"), ("old", "Identity"),
+            ("new", "Tanh")]  # fmt: skip
+
+
+@pytest.mark.parametrize("declared", tiers(DECLARED, fast=DECLARED[:1]))
+def test_the_declared_activation(declared, tiny_cross_encoder, tmp_path, pairs):
     """In a folder that the library saved, and as its earlier versions declared it."""
-    folder = tmp_path / "model"
+    form, name = declared
+    folder, activation = tmp_path / "model", getattr(torch.nn, name)()
     peer = CrossEncoder(str(tiny_cross_encoder("bert")), activation_fn=activation, device="cpu")
     if form == "new":
         peer.save_pretrained(str(folder))
     else:
         shutil.copytree(tiny_cross_encoder("bert"), folder)
         values = json.loads((folder / "config.json").read_text())
-        path = f"torch.nn.modules.activation.{type(activation).__name__}"
+        path = f"torch.nn.modules.activation.{name}"
         key = "sbert_ce_default_activation_function"
         values |= {key: path} if form == "old" else {
             "sentence_transformers": {"activation_fn": path, "version": "5.0.0"}
@@ -96,7 +102,7 @@ def test_the_declared_activation(form, activation, name, tiny_cross_encoder, tmp
         (folder / "config.json").write_text(json.dumps(values))
     export_bundle(ExportConfig(str(folder), tmp_path / "bundle"))
     reranker = Reranker.load(tmp_path / "bundle", threads=1)
-    assert reranker.activation == name
+    assert reranker.activation == name.lower()
     np.testing.assert_allclose(reranker.predict(pairs), peer.predict(pairs), atol=1e-5)
 
 
@@ -132,6 +138,7 @@ def test_its_encoder_alone(tiny_cross_encoder, tmp_path):
     assert Encoder.load(tmp_path / "bundle", threads=1).encode(["a text"]).shape == (1, 32)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
 def test_precisions(family, tiny_cross_encoder, tmp_path, pairs):
     options = {"precisions": ("fp32", "fp16", "bf16", "int8"), "targets": ("cpu", "cuda", "native")}

@@ -14,11 +14,8 @@ from mirror_rt.cli import main
 from strange_json import anything, changed
 from work_limits import little_work
 
-fuzz = settings(
-    max_examples=int(os.environ.get("MIRROR_RT_FUZZ", "100")),
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+fuzz = settings(max_examples=int(os.environ.get("MIRROR_RT_FUZZ", "100")), deadline=None,
+                suppress_health_check=list(HealthCheck))  # fmt: skip
 PAIRS = [("the river", "runs"), ("a", "the old town " * 100), ("the old town " * 100, "a")]
 
 

@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import os
 import pickle
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -62,7 +63,8 @@ def test_scores_do_not_depend_on_the_batch(reranker, pairs):
     assert np.ptp(reranker.predict([pairs[5], pairs[5][::-1]])) > 1e-3  # the types are used
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=int(os.environ.get("MIRROR_RT_FUZZ", "100")), deadline=None,
+          suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(
     items=st.lists(pair, max_size=6),
     truncation=st.sampled_from(["longest_first", "only_second"]),
@@ -168,21 +170,14 @@ def test_the_scheduler_and_tasks_share_batches(reranker, pairs):
 
 
 def test_threads_pickling_and_the_end(folder, reranker, pairs):
-    expected, found = reranker.predict(pairs), {}
+    expected = reranker.predict(pairs)
 
-    def work(number):
-        found[number] = reranker.predict(
-            pairs, truncation=["longest_first", "only_second"][number % 2]
-        )
+    def work(truncation):
+        return reranker.predict(pairs, truncation=truncation)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 4
-    for scores in found.values():
-        np.testing.assert_allclose(scores, expected, atol=1e-6)
+    with ThreadPoolExecutor(4) as threads:
+        for scores in threads.map(work, ["longest_first", "only_second"] * 2):
+            np.testing.assert_allclose(scores, expected, atol=1e-6)
     copy = pickle.loads(pickle.dumps(reranker))
     np.testing.assert_allclose(copy.predict(pairs), expected, atol=1e-6)
     copy.warmup(lengths=(8,), batch_size=1)

@@ -50,7 +50,7 @@ def test_under_five_percent_of_padding_on_real_texts(bundle, data, texts, rng):
         " ".join(rng.choice(sentences, size=n)) if n else str(rng.choice(words))
         for n in rng.choice([0, 1, 1, 1, 2, 3, 6, 20], size=texts)
     ]
-    encoder, batches = Encoder.load(bundle, threads=1), []
+    encoder, batches = Encoder.load(bundle, providers="native", threads=1), []
 
     def record(batch, *, normalize):
         batches.append(batch.attention_mask)

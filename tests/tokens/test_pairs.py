@@ -1,6 +1,7 @@
 """Rows of pairs: those of the library `tokenizers`, cut as it cuts them, with their types."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from mirror_rt import BundleError, ConfigError
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.tokens.pairs import Pair, PairTokenizer, as_pair
+from tiers import tiers
 from tiny_models import SENTENCES, TINY, make_tokenizer
 
 texts = st.builds(
@@ -23,10 +25,11 @@ texts = st.builds(
     ),
     st.integers(1, 9),
 )
-fuzz = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+fuzz = settings(max_examples=int(os.environ.get("MIRROR_RT_FUZZ", "200")), deadline=None,
+                suppress_health_check=list(HealthCheck))  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["bert", "roberta", "xlm-roberta"])
+@pytest.fixture(scope="module", params=tiers(["bert", "roberta", "xlm-roberta"], fast=["bert"]))
 def library(request, words):
     """A tokenizer of the library."""
     return make_tokenizer(TINY[request.param], words + SENTENCES)

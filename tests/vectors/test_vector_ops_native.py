@@ -8,6 +8,8 @@ import pytest
 
 from paths import ROOT, TESTS
 
+pytestmark = pytest.mark.compiled
+
 PARTS = ["parallel", "vector_ops/vector_ops", "vector_ops/kernels_portable"]
 X86 = [*PARTS, "vector_ops/kernels_avx2", "vector_ops/kernels_avx512"]
 FLAGS = ["-std=c++17", "-O2", "-g", "-pthread", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
@@ -21,7 +23,7 @@ def build(compiler, parts, flags, binary):
 
 
 def run(*command):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
