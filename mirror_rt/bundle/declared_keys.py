@@ -101,6 +101,8 @@ LEDGER: dict[str, dict[str, Key]] = {
         **_used("the class of the tokenizer", "tokenizer_class"),
         **_used("whether the vectors of a static encoder have unit length", "normalize"),
         **_idle("a graph has its code; export runs that of a model only on request", "auto_map"),
+        **_idle("layers of X-MOD, which are its own", "adapter_reduction_factor",
+                "adapter_layer_norm", "adapter_reuse_layer_norm"),
         **_refused("quantised weights cannot be loaded: take the folder of the original model",
                    "quantization_config"),
         "*": Key(NO_EFFECT, _OF_GRAPH),
