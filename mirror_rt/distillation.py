@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.bundle.declared_modules import MODULES
+from mirror_rt.bundle.description import MODULES
 from mirror_rt.bundle.identity import digest_of
 from mirror_rt.bundle.json_document import made_now
 from mirror_rt.bundle.manifest import MOST_TOKENS, Layout, Manifest, Variant, record_files

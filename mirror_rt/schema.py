@@ -145,8 +145,10 @@ def _inner(where: str, key: str | int) -> str:
     return f"{where}.{key}".removeprefix(".") if plain else f"{where}[{reprlib.repr(key)}]"
 
 
-def check_values(document: Any) -> None:
+def check_values(document: Any, *, large: bool = False) -> None:
     """Check a whole document for values that could fail later in other places.
+
+    With `large`, integers may have any size, as in the files of others.
 
     Raises:
         ValueError: a string is not valid Unicode, an integer has more than 64 bits, or a value is
@@ -162,7 +164,7 @@ def check_values(document: Any) -> None:
             if isinstance(item, dict | list):
                 waiting.append(((*where, key), item))
             for part in (key, item):
-                if fault := _fault(part):
+                if fault := _fault(part, large=large):
                     raise ValueError(f"{_path((*where, key))} is {reprlib.repr(part)}, {fault}")
 
 
@@ -179,10 +181,10 @@ def is_too_deep(document: Any) -> bool:
     return False
 
 
-def _fault(value: Any) -> str | None:
+def _fault(value: Any, *, large: bool) -> str | None:
     if isinstance(value, str):
         return None if is_unicode(value) else "which is not valid Unicode"
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+    if not large and isinstance(value, int) and not -(2**63) <= value < 2**63:
         return "which does not fit into 64 bits"
     return None
 

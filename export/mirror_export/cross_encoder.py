@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mirror_rt.bundle.families import Classifier, family_of
 from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.bundle.score_layers import LayerActivation, ScoreActivation, ScoreLayer, ScoreLayers
 from mirror_rt.errors import ModelError
@@ -15,8 +16,6 @@ from mirror_rt.inference.pooled_model import PooledModel, Vectors
 from mirror_rt.reranking.score_head import ScoreHead, pack_layers
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.tokens.pairs import Pair
-from mirror_train.model.declared_modules import declared
-from mirror_train.model.families import Classifier, family_of
 from mirror_train.model.pretrained import Pretrained
 
 # transformers' names of activations, where they are not ours.
@@ -120,7 +119,7 @@ def _declared_activation(pretrained: Pretrained, labels: int) -> ScoreActivation
     Its folders name a class of torch in config_sentence_transformers.json (from version 6), or in
     config.json; without one it is a sigmoid for one label, and nothing for several.
     """
-    config, settings = pretrained.model.config, declared(pretrained.folder, "CrossEncoder")
+    config, settings = pretrained.model.config, pretrained.description
     of_library = getattr(config, "sentence_transformers", None) or {}
     old = getattr(config, "sbert_ce_default_activation_function", None)
     path = settings.activation or of_library.get("activation_fn") or old

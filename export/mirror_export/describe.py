@@ -9,17 +9,11 @@ import logging
 from mirror_export.config import ExportConfig
 from mirror_export.cross_encoder import pooling_of
 from mirror_rt import Manifest
-from mirror_rt.bundle.declared_modules import ModelKind
 from mirror_rt.bundle.json_document import made_now
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.score_layers import ScoreLayers
 from mirror_rt.errors import ConfigError, ModelError
-from mirror_train.model.declared_modules import (
-    declared,
-    declared_head,
-    declared_pad_to,
-    declared_text_options,
-)
+from mirror_train.model.declared_modules import as_model_error, declared_head, declared_pad_to
 from mirror_train.model.license import describe_base
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
@@ -37,7 +31,7 @@ def choose_head(pretrained: Pretrained, config: ExportConfig) -> Head:
             raise ConfigError("truncate_dim and parity_pairs are for encoders, not cross-encoders")
         return Head([pooling_of(pretrained)], normalize=False)
     asked = None if config.pooling == "auto" else Head([config.pooling])
-    head = asked or declared_head(pretrained.folder)
+    head = asked or declared_head(pretrained.description)
     if head is None:
         raise ModelError(
             f"{config.model} declares no pooling: pass --pooling cls or --pooling mean"
@@ -47,7 +41,7 @@ def choose_head(pretrained: Pretrained, config: ExportConfig) -> Head:
     pretrained.check_special_tokens(head.poolings)
     cut = config.truncate_dim
     if cut is None:
-        cut = declared(pretrained.folder).truncate_dim
+        cut = pretrained.description.truncate_dim
     return head if cut is None else head.truncated(cut, pretrained.dimension)
 
 
@@ -86,15 +80,18 @@ def _vector_space(pretrained: Pretrained, head: Head) -> str:
 
 
 def _of_foreign(pretrained: Pretrained, head: Head) -> Manifest:
-    kind: ModelKind = "SentenceTransformer" if pretrained.classifier is None else "CrossEncoder"
-    settings = declared(pretrained.folder, kind)
+    settings = pretrained.description
+    with as_model_error():
+        settings.check_kind(
+            "SentenceTransformer" if pretrained.classifier is None else "CrossEncoder"
+        )
     return Manifest(
         dimension=pretrained.dimension,
         max_length=pretrained.max_length,
         pad_id=pretrained.pad_id,
         pooling=head.pooling,
         mask_token=pretrained.mask_token,
-        prompts=settings.prompts,
+        prompts=dict(settings.prompts),
         default_prompt_name=settings.default_prompt_name,
         base_model=describe_base(pretrained),
     )
@@ -103,7 +100,7 @@ def _of_foreign(pretrained: Pretrained, head: Head) -> Manifest:
 def _max_length(pretrained: Pretrained, manifest: Manifest, config: ExportConfig) -> int:
     limit = config.max_length
     if limit is None:
-        own = declared_text_options(pretrained.model_folder).max_length
+        own = pretrained.description.declared_length
         if own is None or own >= manifest.max_length or manifest.pad_to is not None:
             return manifest.max_length
         logger.warning(

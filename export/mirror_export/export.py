@@ -22,7 +22,6 @@ from mirror_rt.heads.task_heads import Heads
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.io.atomic import check_free, new_folder, write_json
 from mirror_rt.progress import progress_bar
-from mirror_train.model.declared_modules import declared
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
 from mirror_train.model.sentence_transformers import save_tokenizer, write_modules
@@ -120,7 +119,7 @@ def _write_companions(pretrained: Pretrained, head: Head, manifest: Manifest, fo
         head,
         manifest,
         hidden_size=pretrained.dimension,
-        similarity=declared(pretrained.folder).similarity,
+        similarity=pretrained.description.similarity,
     )
     _write_heads(pretrained.folder, manifest, folder)
 

@@ -20,7 +20,7 @@ def open_bundles(config: StudyConfig) -> Opener:
     def open_model(label: str, model: str, pooling: Pooling | Literal["auto"]) -> Opened:
         out = config.out / "bundles" / label
         options = config.load_options(model)
-        if pooling == "auto" and not declared_head(load_pretrained(model, **options).folder):
+        if pooling == "auto" and not declared_head(load_pretrained(model, **options).description):
             pooling = "mean"  # as `TorchEncoder.load`
         export_bundle(
             ExportConfig(

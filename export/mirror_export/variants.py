@@ -34,6 +34,7 @@ from mirror_export.parity import (
 )
 from mirror_export.sample import parity_texts
 from mirror_rt import Encoder, Manifest
+from mirror_rt.bundle.families import FAMILIES, GENERIC, family_of, takes_token_types
 from mirror_rt.bundle.manifest import Layout, Target, Variant
 from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.errors import ConfigError
@@ -45,7 +46,6 @@ from mirror_rt.reranking.reranker import PairPipeline, Reranker
 from mirror_rt.tokens.pairs import Pair, PairTokenizer
 from mirror_rt.tokens.windows import text_windows
 from mirror_rt.vectors.normalization import normalize_rows
-from mirror_train.model.families import FAMILIES, GENERIC, family_of
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder, TorchModel
@@ -119,7 +119,8 @@ def _score(
         max_length=manifest.max_length,
         pad_id=manifest.pad_id,
         copy=False,
-        left=pretrained.hf_tokenizer.truncation_side == "left",
+        left=pretrained.cuts_left,
+        types=pretrained.gives_token_types,
     )
     models = (
         TorchScores(pretrained.classifier, names),
@@ -233,11 +234,12 @@ def _compared(
 
 
 def _input_names(pretrained: Pretrained) -> tuple[str, ...]:
-    """Return the names of the graph's inputs: token types if both model and tokenizer have them."""
-    model = pretrained.model
-    typed = family_of(model).token_types and getattr(model.config, "type_vocab_size", 0) > 0
-    given = "token_type_ids" in pretrained.hf_tokenizer.model_input_names
-    return ("input_ids", "attention_mask", *(("token_type_ids",) if typed and given else ()))
+    """Return the names of the graph's inputs: token types if both model and tokenizer have them.
+
+    The tokenizer decides, as in transformers: a RoBERTa may have that of a BERT.
+    """
+    given = pretrained.gives_token_types and takes_token_types(pretrained.model)
+    return ("input_ids", "attention_mask", *(("token_type_ids",) if given else ()))
 
 
 def _tell_of_missing_fusion(pretrained: Pretrained, fused: dict[str, int]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.bundle.declared_modules import POOLING_FLAGS
+from mirror_rt.bundle.description import POOLING_FLAGS
 from mirror_rt.bundle.hub import hub_library, is_hub_name
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.io.atomic import new_file

@@ -7,17 +7,22 @@ modules.json, which only some publishers include. What cannot be known from the 
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from mirror_rt.bundle.declared_encoder import PoolingChoice, describe
+from mirror_rt.bundle.declared_keys import read_declared
+from mirror_rt.bundle.description import describe_folder
+from mirror_rt.bundle.graph_header import read_header
 from mirror_rt.bundle.hub import download
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Layout, Manifest, Precision, Variant
+from mirror_rt.bundle.plain_manifest import PoolingChoice, describe_plain
 from mirror_rt.bundle.static_files import FILES, describe_static, is_static
 from mirror_rt.errors import BundleError, ConfigError
+from mirror_rt.tokens.settings import TokenizerSettings
 
 # Where publishers put the default graph, and the others, in the order of preference.
 _DEFAULTS = ("onnx/model.onnx", "model.onnx", "onnx/model_optimized.onnx", "model_optimized.onnx")
@@ -43,7 +48,7 @@ def read_manifest(folder: Path, *, pooling: PoolingChoice = "auto") -> Manifest:
     if not variants:
         return Manifest.read(folder)
     try:
-        return describe(folder, variants, pooling)
+        return describe_plain(folder, variants, pooling)
     except BundleError as error:
         raise BundleError(f"{error}. Or {to_export(folder)}") from error
 
@@ -63,6 +68,19 @@ def onnx_variants(folder: Path) -> dict[str, Variant]:
     return {name: Variant(file, _precision(name), "cpu") for name, file in found.items()}
 
 
+def tokenizer_settings(folder: Path, manifest: Manifest) -> TokenizerSettings:
+    """Return the settings of a model's tokenizer that are beside its tokenizer.json.
+
+    In a bundle they are in that file already, but for the side on which long texts are cut.
+    """
+    if manifest.is_static:
+        return TokenizerSettings()
+    if manifest.format == "ONNX files":
+        return describe_folder(folder).tokenizer
+    declared = read_declared(folder / "tokenizer_config.json").values
+    return TokenizerSettings(left=declared.get("truncation_side") == "left")
+
+
 def download_onnx(
     name: str, *, revision: str, offline: bool, variants: Sequence[str | None] | None
 ) -> Path:
@@ -75,8 +93,13 @@ def download_onnx(
     for variant in [None] if variants is None else variants:
         for file in _places(variant):
             folder = download(name, revision=revision, offline=offline, error=BundleError,
-                              allow=[*_DESCRIPTIONS, file, f"{file}_data*"])  # fmt: skip
+                              allow=[*_DESCRIPTIONS, file])  # fmt: skip
             if (folder / file).is_file():
+                # The graph names the files of its weights, which publishers name as they like.
+                weights = read_header(folder / file).external
+                beside = [glob.escape(Path(file).with_name(one).as_posix()) for one in weights]
+                folder = download(name, revision=revision, offline=offline, error=BundleError,
+                                  allow=[*_DESCRIPTIONS, file, *beside])  # fmt: skip
                 break
         else:
             wanted = "ONNX graph" if variant is None else f"ONNX graph of the variant {variant!r}"
@@ -88,7 +111,9 @@ def download_onnx(
 
 
 def _places(variant: str | None) -> list[str]:
-    if variant is None or variant == "fp32":
+    if variant is None:  # as in a folder: the default, else the one that there is
+        return [*_DEFAULTS, *(place.format("quantized") for place in _OTHERS)]
+    if variant == "fp32":
         return list(_DEFAULTS)
     names = [variant, "quantized"] if variant == "int8" else [variant]
     return [place.format(name) for name in names for place in _OTHERS]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.bundle.declared_modules import MODULES, read_modules, read_object, read_settings
+from mirror_rt.bundle.description import MODULES, describe_folder
 from mirror_rt.bundle.json_document import naming
 from mirror_rt.bundle.manifest import MOST_TOKENS, Layout, Manifest, Precision
 from mirror_rt.errors import BundleError
@@ -26,7 +26,7 @@ _PRECISIONS: dict[str, Precision] = {"F16": "fp16", "BF16": "bf16", "I8": "int8"
 
 def is_static(folder: Path) -> bool:
     """Return whether a folder without a manifest declares a static encoder."""
-    return _is_model2vec(folder) or _modules(folder)[:1] == [MODULE]
+    return describe_folder(folder).is_static
 
 
 def describe_static(folder: Path) -> Manifest:
@@ -38,19 +38,20 @@ def describe_static(folder: Path) -> Manifest:
     Raises:
         BundleError: a file is missing or damaged, or declares what is not supported.
     """
-    place, settings = folder, read_settings(folder) if not _is_model2vec(folder) else None
-    if settings is None:
-        normalize = read_object(folder / "config.json").get("normalize") is True
+    described = describe_folder(folder)
+    described.check_kind("SentenceTransformer")
+    place, names = folder, described.names
+    if described.is_model2vec:
+        normalize = described.config.get("normalize") is True
     else:
-        names = _modules(folder)
         if names not in ([MODULE], [MODULE, "Normalize"]):
             raise BundleError(
                 f"{folder / MODULES} declares {', '.join(names)}: of static encoders, a {MODULE} "
                 "and a Normalize can be run"
             )
-        if settings.truncate_dim is not None:
+        if described.truncate_dim is not None:
             raise BundleError(f"{folder} declares truncate_dim: give it to encode instead")
-        place, normalize = read_modules(folder)[0].folder, len(names) == 2
+        place, normalize = described.modules[0].folder, len(names) == 2
     for file in (place / TABLE, place / Layout.tokenizer):
         if not file.is_file():
             raise BundleError(f"{folder} is a static encoder without the file {file}")
@@ -59,11 +60,11 @@ def describe_static(folder: Path) -> Manifest:
         "dimension": shape[-1],
         "max_length": MOST_TOKENS,
         "pad_id": 0,
-        "pooling": "mean" if settings else "mean-without-special",
+        "pooling": "mean-without-special" if described.is_model2vec else "mean",
         "base_model": {"name": folder.resolve().name},
         "normalize": normalize,
-        "prompts": settings.prompts if settings else {},
-        "default_prompt_name": settings.default_prompt_name if settings else None,
+        "prompts": dict(described.prompts),
+        "default_prompt_name": described.default_prompt_name,
         "variants": {
             "fp32": {
                 "file": (place / TABLE).relative_to(folder).as_posix(),
@@ -85,12 +86,3 @@ def table_of(path: Path) -> tuple[str, list[int]]:
         if len(shape) == 2 and min(shape) > 0:
             return kind, shape
     raise BundleError(f"{path} has no table of vectors ({' or '.join(TABLE_NAMES)})")
-
-
-def _is_model2vec(folder: Path) -> bool:
-    config = read_object(folder / "config.json")
-    return config.get("model_type") == "model2vec" or config.get("architectures") == ["StaticModel"]
-
-
-def _modules(folder: Path) -> list[str]:
-    return [one.name.rpartition(".")[2] for one in read_modules(folder)]

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.manifest import Manifest, Variant, declared_format
+from mirror_rt.bundle.onnx_files import read_manifest
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.cli.common import BundleOrPack, HubOptions, fill_table, format_table
@@ -18,9 +20,10 @@ from mirror_rt.heads.task_heads import Heads
 
 @dataclass(frozen=True, kw_only=True)
 class Info(Invocation):
-    """Show what a bundle (or a tuned folder, or a pack) is and how it was made.
+    """Show what a bundle (or a tuned folder, a pack, or ONNX files) is and how it was made.
 
-    Before, every file is compared with the hash in its manifest.
+    Before, every file is compared with the hash in its manifest. Keys of the folder's files that
+    nobody knows are named.
 
     Examples:
         mirror-rt info bundle
@@ -38,11 +41,16 @@ class Info(Invocation):
         if is_pack(folder):
             _show_pack(folder, PackIndex.read(folder), as_json=self.json)
             return
-        tuned = declared_format(folder) == "mirror_rt encoder"
-        manifest = Manifest.read(folder, "mirror_rt encoder" if tuned else None)
-        manifest.verify(folder)
+        found = declared_format(folder)
+        if found is None:
+            manifest = read_manifest(folder)  # of files that others published
+        else:
+            tuned = found == "mirror_rt encoder"
+            manifest = Manifest.read(folder, "mirror_rt encoder" if tuned else None)
+            manifest.verify(folder)
         if self.json:
-            print(json.dumps(manifest.to_dict() | {"verified": True}, indent=2, ensure_ascii=False))
+            verdict = {"verified": found is not None}
+            print(json.dumps(manifest.to_dict() | verdict, indent=2, ensure_ascii=False))
         else:
             print(fill_table(_rows(folder, manifest)))
 
@@ -95,11 +103,15 @@ def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
     if Heads.present(folder):
         rows.append(("task heads", ", ".join(Heads.read(folder).by_name)))
     rows += [(name, describe_parity(variant)) for name, variant in manifest.variants.items()]
-    rows += [
+    if unknown := describe_folder(folder, allowed=("auto_map",)).unknown:
+        rows.append(("unknown keys", f"{', '.join(unknown)}: taken to have no effect on vectors"))
+    if not manifest.files:
+        return [*rows, ("files", "of others, which have no hashes to compare with")]
+    return [
+        *rows,
         ("written", f"{manifest.created} by {manifest.generator}"),
         ("files", f"{len(manifest.files)} files, {size:.1f} MB, every SHA-256 verified"),
     ]
-    return rows
 
 
 def _output(manifest: Manifest) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from mirror_rt.bundle.description import describe_folder
 from mirror_rt.compat.arguments import as_tensor, refuse, renamed, with_blanks
 from mirror_rt.compat.base_model import Pool
 from mirror_rt.compat.model_properties import ModelProperties
@@ -53,7 +54,8 @@ class SentenceTransformer(ModelProperties):
         backend: `"torch"` and `"onnx"` mean the same here: the bundle is run by
             what `Encoder.load` chooses.
         processor_kwargs: `{"model_max_length": n}` sets `max_seq_length`.
-        similarity_fn_name: a member of `SimilarityFunction`, or its name.
+        similarity_fn_name: a member of `SimilarityFunction`, or its name; None for what the bundle
+            declares, which is its model's.
         truncate_dim: keep the first so many dimensions.
         **refused: the original's other arguments, which have no meaning here.
 
@@ -86,7 +88,8 @@ class SentenceTransformer(ModelProperties):
         truncate_dim: int | None = None,
     ) -> None:
         self.encoder = self._load(Encoder.load, locals())
-        self.similarity_fn_name = similarity_fn_name
+        declared = describe_folder(self.encoder.folder, allowed=("auto_map",)).similarity
+        self.similarity_fn_name = declared if similarity_fn_name is None else similarity_fn_name
         self.truncate_dim = truncate_dim
 
     @renamed(sentences="inputs")

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.onnx_files import tokenizer_settings
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
 from mirror_rt.encoding.loaded_bundle import LoadedBundle, open_model
 from mirror_rt.errors import BundleError, ConfigError
@@ -36,7 +37,10 @@ class Encoder(LoadedBundle, BatchEncoder):
         # The model comes first: while it loads, it takes twice its size for a moment.
         self._model = open_model(folder, manifest, options)
         tokenizer = TextTokenizer.from_file(
-            folder / manifest.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
+            folder / manifest.tokenizer,
+            max_length=manifest.max_length,
+            pad_id=manifest.pad_id,
+            settings=tokenizer_settings(folder, manifest),
         )
         if isinstance(runner := self._model.runner, StaticRunner):
             tokenizer.leave_out_special(unknown=manifest.pooling != "mean")

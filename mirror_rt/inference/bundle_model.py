@@ -14,9 +14,10 @@ import numpy as np
 from mirror_rt import _core
 from mirror_rt.bundle.identity import digest_of
 from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.bundle.plain_manifest import TOKEN_OUTPUTS
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.devices import RUNS_IN_FLIGHT, on_card
-from mirror_rt.inference.graph_files import BUNDLE_OUTPUTS, TOKEN_OUTPUTS
+from mirror_rt.inference.graph_files import BUNDLE_OUTPUTS
 from mirror_rt.inference.graph_loading import exact_variant, open_exact, open_variant
 from mirror_rt.inference.identity import model_identity
 from mirror_rt.inference.load_options import LoadOptions

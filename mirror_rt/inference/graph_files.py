@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_rt.bundle.manifest import BUNDLES, Layout, Manifest
+from mirror_rt.bundle.plain_manifest import TEXT_OUTPUT, TOKEN_OUTPUTS
 from mirror_rt.errors import BundleError
 from mirror_rt.tokens.joining import JoinedTokens
 from mirror_rt.tokens.padding import PaddedBatch
 
-# The graph of a bundle gives all of its outputs. Plain ONNX files give one of theirs at least, and
-# the first of them is used: vectors of tokens, then of texts as all modules give them.
+# The graph of a bundle gives all of its outputs. Plain ONNX files give one of theirs at least.
 BUNDLE_OUTPUTS = ("sentence_embedding", "pooled_embedding")
-TOKEN_OUTPUTS = ("last_hidden_state", "token_embeddings")
-PLAIN_OUTPUTS = (*TOKEN_OUTPUTS, "sentence_embedding")
+PLAIN_OUTPUTS = (*TOKEN_OUTPUTS, TEXT_OUTPUT)
 
 if TYPE_CHECKING:
     from mirror_rt.inference.openvino.runner import OpenVinoRunner

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast, get_args
 
-from mirror_rt.bundle.declared_encoder import PoolingChoice
+from mirror_rt.bundle.plain_manifest import PoolingChoice
 from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.cpus import cpu_budget
 from mirror_rt.errors import ConfigError

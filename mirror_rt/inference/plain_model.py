@@ -1,4 +1,4 @@
-"""Run plain ONNX files, whose graphs give a vector for each token: pool and normalise here."""
+"""Run plain ONNX files: pool and normalise what their graphs give for each token."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.bundle.plain_manifest import TOKEN_OUTPUTS
 from mirror_rt.errors import BundleError, ConfigError, Setting
 from mirror_rt.inference.bundle_model import BundleModel
-from mirror_rt.inference.graph_files import PLAIN_OUTPUTS, TOKEN_OUTPUTS
+from mirror_rt.inference.graph_files import PLAIN_OUTPUTS
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.pooled_model import Vectors
 from mirror_rt.tokens.padding import PaddedBatch
@@ -33,9 +34,11 @@ class PlainModel(BundleModel):
             raise ConfigError(Setting("cuda_graphs", True), f" needs a bundle; {to_export(folder)}")
         self._modes = manifest.pooling.split("+")
         super().__init__(folder, manifest, options)
-        self._text_output = next(name for name in PLAIN_OUTPUTS if name in self.runner.outputs)
-        if self._text_output in TOKEN_OUTPUTS:
-            self._token_output = self._text_output
+        given = [name for name in PLAIN_OUTPUTS if name in self.runner.outputs]
+        # The graph's own vector of a text, or the vectors of tokens, to be pooled here.
+        self._text_output = str(self.variant.graph.get("output", given[0]))
+        if given[0] in TOKEN_OUTPUTS:
+            self._token_output = given[0]
 
     def run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
         """Run a padded batch: float32 [rows, D]; pool and normalise what the graph does not."""

@@ -19,6 +19,9 @@ LINE = 1 << 26
 # Bytes of a document in JSON or TOML: more than 100 times the size of a pack.json of 100 languages;
 # so much takes half a second to parse and check.
 DOCUMENT = 1 << 22
+# Bytes of a JSON file beside a model: a tokenizer_config.json with all special tokens of a large
+# vocabulary has a few million.
+DECLARED = 1 << 26
 # Tensors of a file: ten times those of the largest encoders.
 TENSORS = 10_000
 # Columns of a table, which are those of a spreadsheet.

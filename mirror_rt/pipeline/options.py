@@ -54,9 +54,10 @@ class EncodeOptions:
         prompt_name: which of the model's prompts to put before every text; by default the one that
             it declares.
         prompt: text to put before every text instead; `""` for none.
-        on_too_long: a text of more than `max_length` tokens is cut at its end (`"truncate"`) or
-            beginning (`"truncate-left"`), refused (`"error"`), or encoded in consecutive chunks
-            whose vectors are averaged, weighted by length (`"chunk"`).
+        on_too_long: a text of more than `max_length` tokens is cut at its end (`"truncate"`; where
+            the model's tokenizer declares its left side, at the beginning, with the prompt), or at
+            its beginning behind the prompt (`"truncate-left"`), refused (`"error"`), or encoded in
+            consecutive chunks whose vectors are averaged, weighted by length (`"chunk"`).
         errors: `"raise"` refuses the call for an unusable text; `"nan"` gives that text a row of
             NaN and encodes the others; `"zero"` gives it zeros, whose similarity to anything is 0.
     """

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Unpack, get_args
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.bundle.declared_modules import read_object
 from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.onnx_files import tokenizer_settings
 from mirror_rt.encoding.loaded_bundle import LoadedBundle, open_model
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
@@ -96,10 +96,11 @@ class Reranker(LoadedBundle):
         self.labels = tuple(head.described.labels)
         self.activation: ScoreActivation = head.described.activation
         tokenizer = PairTokenizer.from_file(
-            folder / Layout.tokenizer, max_length=manifest.max_length, pad_id=manifest.pad_id
+            folder / Layout.tokenizer,
+            max_length=manifest.max_length,
+            pad_id=manifest.pad_id,
+            settings=tokenizer_settings(folder, manifest),
         )
-        declared = read_object(folder / "tokenizer_config.json")
-        tokenizer.left = declared.get("truncation_side") == "left"
         scored = ScoredModel(self._model, head)
         cache = self._model.open_cache(scored.dimension)
         prompts = Prompts(manifest.prompts, manifest.default_prompt_name)

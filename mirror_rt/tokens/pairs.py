@@ -72,7 +72,8 @@ class PairTokenizer(TextTokenizer):
     """A tokenizer of pairs: the special tokens between and around them are those of its file.
 
     The texts are tokenised one by one, a query with many documents once. `limit` is that of both
-    texts and their special tokens; with `left`, pairs lose the beginnings of their texts.
+    texts and their special tokens; with `left`, pairs lose the beginnings of their texts, and
+    without `types`, all tokens are of type 0.
 
     Raises:
         ConfigError: the file has no form for pairs, or another one than a first text with type 0
@@ -87,10 +88,16 @@ class PairTokenizer(TextTokenizer):
         pad_id: int,
         copy: bool = True,
         left: bool = False,
+        types: bool = True,
     ) -> None:
-        super().__init__(tokenizer, max_length=max_length, pad_id=pad_id, copy=copy)
-        self.left = left
+        super().__init__(tokenizer, max_length=max_length, pad_id=pad_id, copy=copy, left=left)
+        self._typed = types
         self._before, self._middle, self._after, self._types = self._read_frame()
+
+    @property
+    def _cuts_left(self) -> bool:
+        """Return False: the texts of a pair are cut here, each on the side of its pair."""
+        return False
 
     def limit(self, max_length: int) -> None:
         """Set the most tokens of a pair, special tokens included; not while pairs are tokenised."""
@@ -193,7 +200,8 @@ class PairTokenizer(TextTokenizer):
                 break
         else:
             raise ConfigError("its post_processor does not put two texts one behind the other")
-        types, most = found.type_ids, max(found.ids)
+        types = found.type_ids if self._typed else [0] * len(found.ids)
+        most = max(found.ids)
         spans = [slice(*match.span(group)) for group in range(1, 6)]
         of_query, of_document = (set(types[spans[part]]) for part in (1, 3))
         if types != sorted(types) or not {*types} <= {0, 1} or len(of_query | of_document) > 2:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from mirror_rt.errors import BundleError, ConfigError, DataError, NotText, Setting
 from mirror_rt.tokens.padding import RaggedTokens
+from mirror_rt.tokens.settings import TokenizerSettings
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -109,10 +110,17 @@ class TextTokenizer:
         max_length: most tokens of a text, special tokens included.
         pad_id: token id to pad with.
         copy: leave `tokenizer` unchanged, and use a copy (280 MB for a vocabulary of 250,000).
+        left: cut the beginnings of long texts, with the prompt before them, and not their ends.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, max_length: int, pad_id: int, copy: bool = True
+        self,
+        tokenizer: Tokenizer,
+        *,
+        max_length: int,
+        pad_id: int,
+        copy: bool = True,
+        left: bool = False,
     ) -> None:
         self._tokenizer = tokenizer.from_str(tokenizer.to_str()) if copy else tokenizer
         self._tokenizer.no_padding()
@@ -123,6 +131,7 @@ class TextTokenizer:
         """The reason why an input has a row without tokens."""
         self._for_ascii: Tokenizer | None = None
         self.pad_id = pad_id
+        self.left = left
         self.limit(max_length)
 
     def limit(self, max_length: int) -> None:
@@ -134,13 +143,27 @@ class TextTokenizer:
                 f" {max_length} leaves no room for text: the tokenizer adds "
                 f"{special} special tokens, so give at least {special + 1}",
             )
-        self._tokenizer.enable_truncation(max_length)
-        if self._for_ascii is not None:
-            self._for_ascii.enable_truncation(max_length)
+        self._cut_at(max_length)
         self.max_length = max_length
         self.clip_characters = _CLIP_CHARACTERS_PER_TOKEN * max_length
         """Most characters that are tokenised at once: 64 per token of the limit."""
         self._short = min(_SHORT_CHARACTERS, self.clip_characters)
+
+    def _cut_at(self, tokens: int) -> None:
+        """Let the library cut texts at so many tokens, on the side that texts are cut on."""
+        for one in (self._tokenizer, self._for_ascii):
+            if one is not None:
+                one.enable_truncation(tokens, direction="left" if self._cuts_left else "right")
+
+    @property
+    def _cuts_left(self) -> bool:
+        """Whether the library cuts texts on the left."""
+        return self.left
+
+    def _parts(self, encoding: Encoding) -> list[Encoding]:
+        """Return an encoding and what was cut off it, in the order of the text."""
+        parts = [encoding, *encoding.overflowing]
+        return parts[::-1] if self._cuts_left else parts
 
     def leave_out_special(self, *, unknown: bool) -> None:
         """Put no special tokens around texts; with `unknown`, leave unknown tokens out, too."""
@@ -170,8 +193,15 @@ class TextTokenizer:
         return self._tokenizer.decode_batch(list(ids), skip_special_tokens=skip_special)
 
     @classmethod
-    def from_file(cls, path: Path, *, max_length: int, pad_id: int) -> Self:
-        """Read a tokenizer.json, and check that it works."""
+    def from_file(
+        cls,
+        path: Path,
+        *,
+        max_length: int,
+        pad_id: int,
+        settings: TokenizerSettings | None = None,
+    ) -> Self:
+        """Read a tokenizer.json with the settings beside it, and check that it works."""
         from tokenizers import Tokenizer  # takes a quarter of the time of importing mirror_rt
 
         if not path.is_file():  # reading a pipe would wait forever
@@ -179,8 +209,11 @@ class TextTokenizer:
         content = path.read_bytes()
         with library_errors(f"{path} is not a tokenizer file"):
             tokenizer = Tokenizer.from_buffer(content)
+        left = _cut_on_the_left(tokenizer, settings)
+        if settings is not None:
+            settings.apply(tokenizer)
         try:
-            made = cls(tokenizer, max_length=max_length, pad_id=pad_id, copy=False)
+            made = cls(tokenizer, max_length=max_length, pad_id=pad_id, copy=False, left=left)
         except ConfigError as error:
             raise BundleError(f"{path} does not go with its manifest: {error}") from None
         if fault := made._fault(may_have_larger_ids=bool(_PERHAPS_LARGER_ID.search(content))):
@@ -208,11 +241,11 @@ class TextTokenizer:
         The library cuts a text before the post-processor, which may then repeat the text.
         """
         least = self._tokenizer.num_special_tokens_to_add(is_pair=False) + 1
-        self._tokenizer.enable_truncation(least)
+        self._cut_at(least)
         try:
             return len(self._encode(["a a a"])[0]) <= least
         finally:
-            self._tokenizer.enable_truncation(self.max_length)
+            self._cut_at(self.max_length)
 
     def __call__(self, texts: Sequence[str], *, prompt: str = "") -> TokenizedTexts:
         """Tokenise valid texts (see `why_invalid`) in parallel, with `prompt` before each.
@@ -222,7 +255,7 @@ class TextTokenizer:
         runs of white space), the first 1,024 characters per token are. A text that is longer than
         what was tokenised counts as truncated.
         """
-        encodings, truncated = self._clipped(texts, prompt)
+        encodings, truncated = self._clipped(texts, prompt, left=self._cuts_left)
         ids = list(map(_IDS, encodings))
         return TokenizedTexts(RaggedTokens.from_lists(ids, self.left_out), truncated)
 
@@ -235,18 +268,17 @@ class TextTokenizer:
     ) -> tuple[list[Encoding], list[bool]]:
         """Return the encoding of each text, with the special tokens or without, and what is cut.
 
-        With `left`, only the last characters of a long text are tokenised, and not the first ones.
+        With `left`, only the last characters of a long text, with the prompt before it, are
+        tokenised, and not the first ones.
         """
         clip, second = self.clip_characters, _SECOND_CLIP * self.max_length
-        kept = (
-            [text[-clip:] for text in texts] if left else [prompt + text[:clip] for text in texts]
-        )
+        kept = [_clip(prompt, text, clip, left=left) for text in texts]
         encodings = self._encode(kept, special=special)
         truncated = list(map(bool, map(_OVERFLOWING, encodings)))
         if max(map(len, texts), default=0) > clip:
             for i, text in enumerate(texts):
                 if len(text) > clip and not truncated[i]:
-                    longer = text[-second:] if left else prompt + text[:second]
+                    longer = _clip(prompt, text, second, left=left)
                     encodings[i] = self._encode([longer], special=special)[0]
                     truncated[i] = bool(encodings[i].overflowing) or len(text) > second
         return encodings, truncated
@@ -261,7 +293,7 @@ class TextTokenizer:
         with library_errors("the tokenizer failed"):
             # Encode a batch of one, because `encode` would hold the global interpreter lock.
             first = self._tokenizer.encode_batch([text])[0]
-        parts = [first, *first.overflowing]
+        parts = self._parts(first)
         found = [
             [
                 TokenPiece(id, token, True, None, None)
@@ -287,8 +319,7 @@ class TextTokenizer:
         for part in parts:  # one at a time, since a part gives many encodings
             if stop is not None and stop.is_set():
                 raise Stopped
-            first = self._encode([part])[0]
-            for encoding in (first, *first.overflowing):
+            for encoding in self._parts(self._encode([part])[0]):
                 ids = np.array(encoding.ids, dtype=np.int32)
                 own = np.flatnonzero(np.array(encoding.special_tokens_mask) == 0)
                 if len(own) == 0:
@@ -321,6 +352,20 @@ class TextTokenizer:
             of_ascii = iter(self._for_ascii.encode_batch_fast(list(compress(texts, plain))))
             others = iter(encode(list(compress(texts, map(not_, plain)))))
             return [next(of_ascii if is_plain else others) for is_plain in plain]
+
+
+def _clip(prompt: str, text: str, characters: int, *, left: bool) -> str:
+    """Return the part of a text that is tokenised; the beginning of a long one loses its prompt."""
+    if not left:
+        return prompt + text[:characters]
+    return text[-characters:] if len(text) > characters else prompt + text
+
+
+def _cut_on_the_left(tokenizer: Tokenizer, settings: TokenizerSettings | None) -> bool:
+    """Return whether long texts lose their beginnings, by the settings, else by the file."""
+    if settings is None or settings.left is not None:
+        return settings is not None and bool(settings.left)
+    return (tokenizer.truncation or {}).get("direction") == "left"
 
 
 def _has_text(encoding: Encoding) -> bool:

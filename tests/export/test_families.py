@@ -13,9 +13,9 @@ from mirror_export.graph.attention import fused_attention
 from mirror_export.graph.onnx_file import write_onnx
 from mirror_export.variants import _tell_of_missing_fusion
 from mirror_rt import Encoder, Manifest, ModelError
+from mirror_rt.bundle.families import FAMILIES
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_train import TorchEncoder
-from mirror_train.model.families import FAMILIES
 from mirror_train.model.pretrained import load_pretrained
 from tiers import tiers
 from tiny_models import TINY

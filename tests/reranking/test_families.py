@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import Encoder, Manifest, ModelError, Reranker
-from mirror_train.model.families import FAMILIES
+from mirror_rt.bundle.families import FAMILIES
 from tiers import tiers
 from tiny_models import TINY, make_model
 

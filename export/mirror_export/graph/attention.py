@@ -26,7 +26,7 @@ from transformers.models.modernbert.modeling_modernbert import (
 )
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
-from mirror_train.model.families import family_of
+from mirror_rt.bundle.families import family_of
 
 _NAME = "mirror_rt_onnxruntime"
 # What is added to the scores of keys outside of a local window, as by onnxruntime's own masks:

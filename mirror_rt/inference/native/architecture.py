@@ -189,6 +189,9 @@ def _find_pooling(graph: Graph, name: str) -> str:
         expect(graph, found == wanted, "pooling")
         return "max"
     product = made(graph, made(graph, node.input(0), "ReduceSum").input(0), "Mul")
+    # A sum may also be divided by the root of the number of tokens, which is no mean.
+    count = made(graph, node.input(1), "ReduceSum")
+    expect(graph, count.input(0) == product.input(1), "pooling")
     mask = made(graph, made(graph, product.input(1), "Cast").input(0), "Unsqueeze")
     factors = (product.input(0), mask.input(0))
     expect(graph, factors == (HIDDEN, "attention_mask"), "pooling")

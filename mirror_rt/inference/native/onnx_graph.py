@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import struct
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +16,22 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import BundleError
+from mirror_rt.io.protobuf import (
+    MOST_DIMENSIONS,
+    DamagedError,
+    Messages,
+    as_bytes,
+    as_sizes,
+    as_text,
+    as_texts,
+)
 
 Floats = npt.NDArray[np.float32]
 Pair = tuple[Floats, Floats]
 Names = tuple[str, str]  # of a weight and its bias, "" for none
-_Value = int | float | memoryview
 _TYPES: dict[int, type[np.generic]] = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_}
-# What a file may hold, as every field becomes objects of hundreds of bytes: ten times as many
-# fields as the encoders of 28 layers have, dimensions, and operators that only pass a value on.
-_MOST_FIELDS, _MOST_DIMENSIONS, _MOST_BEHIND = 1 << 18, 8, 8
+# How many operators that only pass a value on may follow each other.
+_MOST_BEHIND = 8
 
 
 class UnsupportedGraphError(BundleError):
@@ -74,7 +79,7 @@ class Graph:
         self._asked_bytes = 0
         try:
             self._read(_Messages(), memoryview(self._map(path)))
-        except (_DamagedError, UnicodeDecodeError) as error:
+        except (DamagedError, UnicodeDecodeError) as error:
             raise BundleError(f"{path} is not a whole ONNX file: {error}") from None
         self.producers = {name: node for node in self.nodes for name in node.outputs if name}
 
@@ -151,9 +156,9 @@ class Graph:
 
     def _read(self, messages: _Messages, model: memoryview) -> None:
         for graph in messages.fields(model)[7]:
-            parts = messages.fields(_bytes(graph))
-            self.nodes += [messages.node(_bytes(part)) for part in parts[1]]
-            self._tensors |= dict(messages.tensor(_bytes(part)) for part in parts[5])
+            parts = messages.fields(as_bytes(graph))
+            self.nodes += [messages.node(as_bytes(part)) for part in parts[1]]
+            self._tensors |= dict(messages.tensor(as_bytes(part)) for part in parts[5])
 
 
 def made(graph: Graph, name: str, *op_types: str, behind: tuple[str, ...] = ()) -> Node:
@@ -195,101 +200,29 @@ def short(name: str) -> str:
     return repr(name if len(name) <= 100 else f"{name[:60]}...{name[-20:]}")
 
 
-class _DamagedError(ValueError):
-    """Raised where a message ends too early or has a wrong type."""
-
-
-class _Messages:
-    """The messages of one file, which may have `_MOST_FIELDS` fields altogether."""
-
-    def __init__(self) -> None:
-        self._left = _MOST_FIELDS
-
-    def fields(self, message: memoryview) -> dict[int, list[_Value]]:
-        """Return the values of each field of a message by its number; an absent one has none."""
-        values: dict[int, list[_Value]] = defaultdict(list)
-        place = 0
-        while place < len(message):
-            self._left -= 1
-            if self._left < 0:
-                raise _DamagedError(f"it has more than {_MOST_FIELDS:,} fields")
-            tag, place = _varint(message, place)
-            kind = tag & 7
-            value: _Value
-            if kind == 0:
-                value, place = _varint(message, place)
-            else:
-                length = {1: 8, 5: 4}.get(kind)
-                if kind == 2:
-                    length, place = _varint(message, place)
-                if length is None or place + length > len(message):
-                    raise _DamagedError(f"a field of {length} bytes at {place} of {len(message)}")
-                value = message[place : place + length]
-                place += length
-                if kind == 5:
-                    value = struct.unpack("<f", value)[0]
-            values[tag >> 3].append(value)
-        return values
+class _Messages(Messages):
+    """The messages of one ONNX file."""
 
     def node(self, message: memoryview) -> Node:
         """Return the node of a message."""
         fields = self.fields(message)
         attributes: dict[str, Any] = {}
         for attribute in fields[5]:
-            parts = self.fields(_bytes(attribute))
+            parts = self.fields(as_bytes(attribute))
             values = parts[2] or parts[3] or parts[4]
             found = values[-1] if values else None
             text = str(found, "utf-8") if isinstance(found, memoryview) else found
-            attributes[_text(parts[1])] = text
-        return Node(_text(fields[4]), _texts(fields[1]), _texts(fields[2]), attributes)
+            attributes[as_text(parts[1])] = text
+        return Node(as_text(fields[4]), as_texts(fields[1]), as_texts(fields[2]), attributes)
 
     def tensor(self, message: memoryview) -> tuple[str, _Tensor]:
         """Return the name and the place of the weight of a message."""
         fields = self.fields(message)
-        dims = [size for value in fields[1] for size in _sizes(value)]
-        if len(dims) > _MOST_DIMENSIONS:
-            raise _DamagedError(f"a weight of {len(dims)} dimensions")
+        dims = [size for value in fields[1] for size in as_sizes(value)]
+        if len(dims) > MOST_DIMENSIONS:
+            raise DamagedError(f"a weight of {len(dims)} dimensions")
         kind = next((value for value in fields[2] if isinstance(value, int)), 0)
-        raw = _bytes(fields[9][-1]) if fields[9] else None
-        entries = [self.fields(_bytes(entry)) for entry in fields[13]]
-        external = {_text(entry[1]): _text(entry[2]) for entry in entries}
-        return _text(fields[8]), _Tensor(dims, kind, raw, external)
-
-
-def _varint(message: memoryview, place: int) -> tuple[int, int]:
-    number = shift = 0
-    while place < len(message) and shift < 64:
-        byte = message[place]
-        place += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number, place
-        shift += 7
-    raise _DamagedError(f"a number at {place} does not end")
-
-
-def _bytes(value: _Value) -> memoryview:
-    if not isinstance(value, memoryview):
-        raise _DamagedError("a number in place of a message")
-    return value
-
-
-def _texts(values: list[_Value]) -> list[str]:
-    return [str(_bytes(value), "utf-8") for value in values]
-
-
-def _text(values: list[_Value]) -> str:
-    """Return the text of a field that is there once at most: of several, the last one counts."""
-    return "".join(_texts(values[-1:]))
-
-
-def _sizes(value: _Value) -> list[int]:
-    """Return the sizes of a field, which holds one, or several without tags between them."""
-    if isinstance(value, int):
-        return [value]
-    packed, place = _bytes(value), 0
-    sizes: list[int] = []
-    while place < len(packed) and len(sizes) <= _MOST_DIMENSIONS:
-        size, place = _varint(packed, place)
-        sizes.append(size)
-    return sizes
+        raw = as_bytes(fields[9][-1]) if fields[9] else None
+        entries = [self.fields(as_bytes(entry)) for entry in fields[13]]
+        external = {as_text(entry[1]): as_text(entry[2]) for entry in entries}
+        return as_text(fields[8]), _Tensor(dims, kind, raw, external)

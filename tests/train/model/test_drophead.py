@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from mirror_rt import ConfigError
+from mirror_rt.bundle.families import FAMILIES
 from mirror_train import TorchEncoder, TuneConfig, infonce, load_recipe, load_training_data, tune
 from mirror_train.model.dropout import drop_heads, drophead
-from mirror_train.model.families import FAMILIES
 from mirror_train.model.forward import Forward, in_order
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import load_pretrained

@@ -9,8 +9,8 @@ import transformers.dynamic_module_utils as dynamic
 
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import Encoder, ModelError
+from mirror_rt.bundle.families import GENERIC, family_of
 from mirror_train import TorchEncoder
-from mirror_train.model.families import GENERIC, family_of
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import load_pretrained
 from tiny_models import SENTENCES

@@ -18,7 +18,7 @@ from mirror_rt import ConfigError, Encoder, Manifest, ModelError
 from mirror_rt.bundle.ready_models import READY_MODELS
 from mirror_rt.io.atomic import sha256
 from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
-from mirror_train.model.declared_modules import declared_head
+from mirror_train.model.declared_modules import declared_head, described
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.model.sentence_transformers import write_modules
 from paths import ROOT
@@ -128,13 +128,13 @@ def test_the_graph(chain, save):
 
 def test_one_order_of_poolings_is_that_of_the_older_layout(save, tmp_path):
     for given in (("cls", "mean"), ("mean", "cls")):
-        head = declared_head(save(pooling(given)))
+        head = declared_head(described(save(pooling(given))))
         out = tmp_path / "-".join(given)
         out.mkdir()
         write_modules(out, head, Manifest(32, 128, 0, head.pooling), hidden_size=32)
         written = json.loads((out / "1_Pooling" / "config.json").read_text())
         assert ("pooling_mode" in written) is (given == ("mean", "cls"))
-        assert declared_head(out).poolings == given
+        assert declared_head(described(out)).poolings == given
 
 
 def test_the_layout_before_version_5(save):
@@ -210,17 +210,16 @@ def test_prompts_and_a_limit(save, caplog):
     assert limits == {"max_seq_length": 12, "do_lower_case": False}
 
 
-def test_the_declared_limit_is_kept_unless_it_is_lifted(save, caplog):
+def test_the_declared_limit_is_kept_unless_it_is_lifted(save):
     folder = save(pooling("mean"))
-    change(folder / "sentence_bert_config.json", max_seq_length=12, model_args={"a": 1})
+    change(folder / "sentence_bert_config.json", max_seq_length=12)
     settings = folder / "sentence_bert_config.json"
     settings.rename(settings.with_name("sentence_roberta_config.json"))
     pretrained = load_pretrained(folder)
-    assert "model_args is not applied: {'a': 1}" in caplog.text
     config = ExportConfig(str(folder), folder.parent / "bundle")
-    assert describe(pretrained, declared_head(folder), config).max_length == 12
+    assert describe(pretrained, declared_head(described(folder)), config).max_length == 12
     lifted = dataclasses.replace(config, max_length="model")
-    assert describe(pretrained, declared_head(folder), lifted).max_length == 128
+    assert describe(pretrained, declared_head(described(folder)), lifted).max_length == 128
     for limit, message in ((129, r"max_length must be in 1 .. 128"), (2, "no room for text")):
         with pytest.raises(ConfigError, match=message):
             export(folder, max_length=limit)
@@ -294,7 +293,7 @@ def test_unknown_modules_are_named(library, kinds, named, tiny_bert, tmp_path):
     modules = [{"type": library + kind, "path": ""} for kind in kinds]
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ModelError, match=rf"the module {named} of modules.json is not supported"):
-        declared_head(folder)
+        declared_head(described(folder))
     (folder / "config.json").unlink()
     if kinds[0] != "Transformer":
         with pytest.raises(ModelError, match=rf"the module {named} of modules.json is not"):

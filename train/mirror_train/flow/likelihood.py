@@ -90,7 +90,7 @@ def frozen_head(base: Pretrained, pooling: str) -> Head:
     follow is refused.
     """
     given = [] if pooling in ("auto", "paper") else [cast(Pooling, pooling)]
-    head = declared_head(base.folder) if pooling == "auto" else Head(given or ["mean"])
+    head = declared_head(base.description) if pooling == "auto" else Head(given or ["mean"])
     head = head or Head(["mean"])
     if head.pooling not in get_args(Pooling) or head.pooling == "mean-with-padding":
         raise ModelError(

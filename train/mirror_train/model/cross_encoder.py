@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
+from mirror_rt.bundle.families import family_of
 from mirror_rt.errors import ModelError
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.tokens.pairs import Pair, PairTokenizer
 from mirror_train.compute.precision import resolve_device
-from mirror_train.model.families import family_of
 from mirror_train.model.forward import Forward, in_order
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained, quiet_transformers
@@ -50,7 +50,8 @@ class PairTokens:
             base.hf_tokenizer.backend_tokenizer,
             max_length=max_length,
             pad_id=base.pad_id,
-            left=base.hf_tokenizer.truncation_side == "left",
+            left=base.cuts_left,
+            types=base.gives_token_types,
         )
 
     def __call__(self, texts: Sequence[str]) -> RaggedTokens:

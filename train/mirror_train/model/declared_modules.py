@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import cast, get_args
 
 from torch import nn
 
-from mirror_rt.bundle.declared_modules import (
+from mirror_rt.bundle.description import (
     MODULES,
-    Declared,
-    ModelKind,
+    ModelDescription,
     Module,
-    read_modules,
-    read_poolings,
-    read_settings,
-    read_text_options,
+    describe_folder,
 )
 from mirror_rt.bundle.manifest import Layout, Manifest, Pooling
 from mirror_rt.errors import BundleError, ModelError
@@ -27,57 +21,29 @@ from mirror_train.model.dense import load_dense
 from mirror_train.model.glow import load_flow
 from mirror_train.model.pooling_head import POOLING_MODES, Head, Normalize
 
-logger = logging.getLogger("mirror_train")
-
 FLOW_MODULE = "mirror_train.glow.Flow"  # a name in files on disk, which must not move with the code
 _SUPPORTED = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout", FLOW_MODULE)
 
 
-@dataclass(frozen=True, slots=True)
-class TextOptions:
-    """The tokenisation settings that a sentence-transformers folder declares.
-
-    `max_length` is None for as many tokens as the model has positions; with `lowercase`, texts are
-    lower-cased before the tokenizer's own normalisation.
-    """
-
-    max_length: int | None = None
-    lowercase: bool = False
+def described(folder: Path, *, trust_remote_code: bool = False) -> ModelDescription:
+    """Describe a model's folder; ModelError for what it declares and is refused."""
+    with as_model_error():
+        found = describe_folder(folder, allowed=("auto_map",) if trust_remote_code else ())
+    bare = found.modules and not (folder / "config.json").is_file()
+    if bare and found.modules[0].name != "Transformer":
+        raise _unsupported(folder, found.modules[0].name)
+    return found
 
 
-def declared(folder: Path, kind: ModelKind = "SentenceTransformer") -> Declared:
-    """Read the settings of a sentence-transformers folder; the defaults where it has none."""
-    with _as_model_error():
-        return read_settings(folder, kind)
-
-
-def declared_text_options(folder: Path) -> TextOptions:
-    """Read how texts are tokenised; `folder` is the folder of the transformer itself."""
-    with _as_model_error():
-        path, values = read_text_options(folder)
-    for key, value in values.items():
-        if value and key.endswith(("_args", "_kwargs")):
-            logger.warning("%s: %s is not applied: %s", path, key, value)
-    return TextOptions(values.get("max_seq_length"), bool(values.get("do_lower_case")))
-
-
-def transformer_folder(folder: Path) -> Path:
-    """Return the folder of the transformer: `folder` itself, or a subfolder in an old layout."""
-    if (folder / "config.json").is_file() or not (modules := _modules(folder)):
-        return folder
-    if modules[0].name != "Transformer":
-        raise _unsupported(folder, modules[0].name)
-    return modules[0].folder
-
-
-def is_classifier(folder: Path, config: Any) -> bool:
+def is_classifier(description: ModelDescription) -> bool:
     """Return whether a folder is that of a sequence classification, not of an encoder.
 
-    `config` is transformers' configuration. A folder whose modules.json has a pooling is that of an
-    encoder, whatever its architecture: the weights of a head are left over there.
+    A folder whose modules.json has a pooling is that of an encoder, whatever its architecture: the
+    weights of a head are left over there.
     """
-    names = getattr(config, "architectures", None) or [""]
-    return str(names[0]).endswith("ForSequenceClassification") and len(_modules(folder)) < 2
+    names = description.config.get("architectures") or [""]
+    of_pairs = str(names[0]).endswith("ForSequenceClassification")
+    return of_pairs and len(description.modules) < 2
 
 
 def declared_pad_to(folder: Path) -> int | None:
@@ -85,12 +51,12 @@ def declared_pad_to(folder: Path) -> int | None:
     return _read_manifest(folder).pad_to if (folder / Layout.manifest).is_file() else None
 
 
-def declared_pooling(folder: Path) -> Pooling | None:
-    """Return the pooling that `folder` declares; None where it declares none.
+def declared_pooling(description: ModelDescription) -> Pooling | None:
+    """Return the pooling that a folder declares; None where it declares none.
 
     A pooling that cannot be tuned and modules behind it are refused with a ModelError.
     """
-    head = declared_head(folder)
+    head, folder = declared_head(description), description.folder
     if head is None:
         return None
     if head.pooling not in get_args(Pooling) or len(head.layers):
@@ -102,9 +68,9 @@ def declared_pooling(folder: Path) -> Pooling | None:
     return cast(Pooling, head.pooling)
 
 
-def declared_head(folder: Path) -> Head | None:
+def declared_head(description: ModelDescription) -> Head | None:
     """Return the head that mirror.json or modules.json declares; None where there is neither."""
-    modules = _modules(folder)
+    folder, modules = description.folder, description.modules
     if (folder / Layout.manifest).is_file():
         pooling = _read_manifest(folder).pooling
         if not modules and pooling != "mean-with-padding":
@@ -124,18 +90,13 @@ def declared_head(folder: Path) -> Head | None:
     # A Dropout has no effect outside training.
     layers = [_layer(one) for one in modules[2:] if one.name != "Dropout"]
     normalize = bool(layers) and isinstance(layers[-1], Normalize)
-    with _as_model_error():
-        poolings = read_poolings(modules[1].folder, set(POOLING_MODES) - {"mean-with-padding"})
+    with as_model_error():
+        poolings = description.checked_poolings()
     return Head(poolings, layers[:-1] if normalize else layers, normalize=normalize)
 
 
 def _unsupported(folder: Path, name: str) -> ModelError:
     return ModelError(f"{folder}: the module {name} of {MODULES} is not supported")
-
-
-def _modules(folder: Path) -> list[Module]:
-    with _as_model_error():
-        return read_modules(folder)
 
 
 def _layer(module: Module) -> nn.Module:
@@ -145,12 +106,12 @@ def _layer(module: Module) -> nn.Module:
 
 
 def _read_manifest(folder: Path) -> Manifest:
-    with _as_model_error():
+    with as_model_error():
         return Manifest.read(folder, "mirror_rt encoder")
 
 
 @contextlib.contextmanager
-def _as_model_error() -> Iterator[None]:
+def as_model_error() -> Iterator[None]:
     """Raise a BundleError about what is declared as a ModelError: the folder is no bundle."""
     try:
         yield

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mirror_rt.bundle.families import FAMILIES, family_of
 from mirror_rt.errors import ConfigError
-from mirror_train.model.families import FAMILIES, family_of
 
 # Dropout in heads that an encoder does not have, and layer dropout, which is another technique.
 _NOT_FEATURE_DROPOUT = ("classifier_dropout", "summary_last_dropout", "layerdrop")

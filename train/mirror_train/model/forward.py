@@ -11,9 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mirror_rt.bundle.families import takes_token_types
 from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
 from mirror_train.compute.random_state import RandomState
-from mirror_train.model.families import family_of
 from mirror_train.model.pooling_head import Head
 
 Rows: TypeAlias = npt.NDArray[np.int64]
@@ -57,7 +57,7 @@ def embed_batch(
     ids = torch.from_numpy(batch.input_ids).to(device)
     mask = torch.from_numpy(batch.attention_mask).to(device)
     types = {}
-    if batch.token_type_ids.any() and family_of(model).token_types:
+    if batch.token_type_ids.any() and takes_token_types(model):
         types["token_type_ids"] = torch.from_numpy(batch.token_type_ids).to(device)
     return head.embed(model, input_ids=ids, attention_mask=mask, **types)[0]
 

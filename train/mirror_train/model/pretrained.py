@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from tokenizers.normalizers import Lowercase, Sequence
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -20,17 +19,15 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from mirror_rt.bundle.description import ModelDescription
+from mirror_rt.bundle.families import family_of, positions
 from mirror_rt.errors import ConfigError, MirrorError, ModelError, Setting
 from mirror_rt.io.atomic import sha256
+from mirror_rt.tokens.settings import lowercase_first
 from mirror_rt.tokens.tokenization import TextTokenizer
-from mirror_train.model.declared_modules import (
-    declared_text_options,
-    is_classifier,
-    transformer_folder,
-)
+from mirror_train.model.declared_modules import described, is_classifier
 from mirror_train.model.dense import check_finite
 from mirror_train.model.dropout import set_dropout
-from mirror_train.model.families import family_of
 from mirror_train.model.model_checks import (
     check_architecture,
     check_folder,
@@ -49,13 +46,13 @@ class Pretrained:
     Attributes:
         name: the path or hub name that the user gave.
         revision: commit on the hub; None for a local folder.
-        folder: the local folder, or the folder of the files downloaded from the hub.
-        model_folder: the transformer's own folder; a subfolder of `folder` in old layouts, else
-            the same.
+        description: the declarations of the local folder, or of that of the files downloaded from
+            the hub.
         model: the transformers model, in evaluation mode, without its pooler head (which a
             classifier keeps).
         hf_tokenizer: the transformers tokenizer, to be saved beside the model.
-        max_length: maximum number of tokens of a text that the model has positions for.
+        max_length: maximum number of tokens of a text that the model has positions for; of one that
+            takes any number, those that it declares, else 512.
         pooler: linear layer of the pooler head; None where there is none, or it is not trained.
         classifier: the whole model, of whose encoder `model` is a part, with the head that makes
             logits; None where none was asked for, or the folder is that of an encoder.
@@ -63,13 +60,32 @@ class Pretrained:
 
     name: str
     revision: str | None
-    folder: Path
-    model_folder: Path
+    description: ModelDescription
     model: PreTrainedModel
     hf_tokenizer: Any
     max_length: int
     pooler: torch.nn.Linear | None = None
     classifier: PreTrainedModel | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The local folder, or the folder of the files downloaded from the hub."""
+        return self.description.folder
+
+    @property
+    def model_folder(self) -> Path:
+        """The transformer's own folder; a subfolder of `folder` in old layouts, else the same."""
+        return self.description.transformer
+
+    @property
+    def cuts_left(self) -> bool:
+        """Whether long texts lose their beginnings."""
+        return bool(self.hf_tokenizer.truncation_side == "left")
+
+    @property
+    def gives_token_types(self) -> bool:
+        """Whether the tokenizer tells the two texts of a pair apart, where the model does."""
+        return "token_type_ids" in self.hf_tokenizer.model_input_names
 
     @property
     def public_name(self) -> str:
@@ -122,7 +138,9 @@ class Pretrained:
         Without a copy, `hf_tokenizer` must not be saved afterwards, because it then has the limit.
         """
         backend: Tokenizer = self.hf_tokenizer.backend_tokenizer
-        return TextTokenizer(backend, max_length=max_length, pad_id=self.pad_id, copy=copy)
+        return TextTokenizer(
+            backend, max_length=max_length, pad_id=self.pad_id, copy=copy, left=self.cuts_left
+        )
 
 
 def load_pretrained(
@@ -141,7 +159,8 @@ def load_pretrained(
     The global random state is left as it was.
     """
     root, commit = resolve_model(str(name), revision=revision, offline=offline)
-    folder = transformer_folder(root)
+    description = described(root, trust_remote_code=trust_remote_code)
+    folder = description.transformer
     check_folder(folder, trust_remote_code)
     # Weights that the folder lacks are drawn, before they are dropped or refused.
     drawn = torch.random.fork_rng(devices=[])
@@ -153,7 +172,7 @@ def load_pretrained(
         if dropout is not None:
             set_dropout(config, dropout)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        classifies = classifier and is_classifier(root, config)
+        classifies = classifier and is_classifier(description)
         whole, report = (
             AutoModelForSequenceClassification if classifies else AutoModel
         ).from_pretrained(
@@ -174,40 +193,18 @@ def load_pretrained(
         model.pooler = None
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
-    if declared_text_options(folder).lowercase:
-        _add_lowercase(tokenizer.backend_tokenizer)
+    if description.tokenizer.lowercase:
+        lowercase_first(tokenizer.backend_tokenizer)
     return Pretrained(
         str(name),
         commit,
-        root,
-        folder,
+        description,
         model.eval(),
         tokenizer,
-        _positions(model, tokenizer),
+        positions(model.config.to_dict()) or description.declared_length or 512,
         pooler,
         whole.eval() if classifies else None,
     )
-
-
-def _add_lowercase(tokenizer: Tokenizer) -> None:
-    """Lower-case texts first, as sentence-transformers does where a folder asks for it."""
-    steps = [Lowercase()] if tokenizer.normalizer is None else [Lowercase(), tokenizer.normalizer]
-    tokenizer.normalizer = Sequence(steps)
-
-
-def _positions(model: Any, tokenizer: Any) -> int:
-    """Return the maximum number of tokens of a text.
-
-    RoBERTa and MPNet number positions from padding_idx + 1 on, so they have fewer than their table.
-    """
-    limits = [512]
-    if (positions := getattr(model.config, "max_position_embeddings", None)) and positions > 0:
-        table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
-        padding = getattr(table, "padding_idx", None)
-        limits = [positions - (0 if padding is None else padding + 1)]
-    if tokenizer.model_max_length < 1_000_000:
-        limits.append(tokenizer.model_max_length)
-    return int(min(limits))
 
 
 @contextlib.contextmanager

@@ -49,7 +49,9 @@ class TorchEncoder(BatchEncoder):
     ) -> None:
         self.pretrained = pretrained
         self.device = device or torch.device("cpu")
-        self.head = (head or declared_head(pretrained.folder) or Head(["mean"])).to(self.device)
+        self.head = (head or declared_head(pretrained.description) or Head(["mean"])).to(
+            self.device
+        )
         limit = pad_to or max_length or pretrained.max_length
         pipeline = Pipeline(
             pretrained.text_tokenizer(limit, copy=copy_tokenizer),

@@ -141,7 +141,7 @@ def _view(encoder: TorchEncoder) -> LanguageView:
 
 def declared_or_mean(base: Pretrained) -> Head:
     """Return the pooling that a base model declares, with the layers after it; else the mean."""
-    head = declared_head(base.folder) or Head(["mean"])
+    head = declared_head(base.description) or Head(["mean"])
     simple = len(head.poolings) == 1 and len(head.layers) <= 1
     if not simple or head.dimension(base.dimension) != base.dimension:
         raise ModelError(

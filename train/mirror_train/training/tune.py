@@ -187,7 +187,7 @@ def tuned_pooling(base: Pretrained, config: TuneConfig) -> Pooling:
         return config.pooling
     if config.recipe.pooling == "mean-without-special":
         return config.recipe.pooling  # the recipe was chosen for this pooling
-    if config.pooling == "auto" and (declared := declared_pooling(base.folder)):
+    if config.pooling == "auto" and (declared := declared_pooling(base.description)):
         return declared
     if config.recipe.pooling != "auto":
         return config.recipe.pooling

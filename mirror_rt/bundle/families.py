@@ -1,8 +1,12 @@
-"""The differences between encoder families, one table row for each, for loading and for export."""
+"""The differences between encoder families, one table row for each, for loading and for export.
+
+ONNX files, the exporter and the tuning of models read the same rows.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,8 +42,6 @@ class Family:
     """The properties of one encoder family.
 
     Attributes:
-        token_types: whether the model embeds token_type_ids, so that its graph takes them where the
-            tokenizer gives them.
         attention_interface: whether its attention is plain softmax(QK)V behind transformers'
             attention interface, with no mask but the padding mask, and local windows where
             mirror_export.graph.attention knows them.
@@ -50,7 +52,6 @@ class Family:
         classifier: the head of its sequence classification; None where it is not known.
     """
 
-    token_types: bool = False
     attention_interface: bool = False
     fused: Mapping[str, int] = field(default_factory=dict)
     pooler: bool = False
@@ -65,7 +66,6 @@ class Family:
 _WHOLE = _ATTENTION | _FEED_FORWARD | _EMBEDDINGS
 _OUTPUT = "attention.output.dense"
 _BERT = Family(
-    token_types=True,
     attention_interface=True,
     fused=_WHOLE,
     pooler=True,
@@ -103,7 +103,6 @@ FAMILIES = {
     "mpnet": Family(fused=_WHOLE, pooler=True, attention_output="attn.o", classifier=_IN_PARTS),
     # Disentangled attention has no fused operator.
     "deberta-v2": Family(
-        token_types=True,
         fused=_FEED_FORWARD,
         attention_output=_OUTPUT,
         classifier=Classifier("pooler.dense", "pooler_hidden_act"),
@@ -119,6 +118,15 @@ FAMILIES = {
     ),
 }
 
+# Families that number positions from padding_idx + 1 on, so that texts have fewer tokens than the
+# table of positions has rows; in transformers they call `create_position_ids_from_input_ids`.
+SHIFTED = frozenset({
+    "camembert", "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "markuplm", "mpnet",
+    "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+})  # fmt: skip
+# The names that families give to the length of a token vector, in the order of preference.
+WIDTHS = ("hidden_size", "dim", "d_model")
+
 # For any other model of AutoModel: its attention is exported as it is, and its head is kept.
 GENERIC = Family()
 
@@ -128,3 +136,20 @@ def family_of(model: Any) -> Family:
     if not type(model).__module__.startswith("transformers.models."):
         return GENERIC
     return FAMILIES.get(model.config.model_type, GENERIC)
+
+
+def takes_token_types(model: Any) -> bool:
+    """Return whether a model of transformers tells tokens of several types apart."""
+    types = getattr(model.config, "type_vocab_size", 0) or 0
+    return types > 1 and "token_type_ids" in inspect.signature(model.forward).parameters
+
+
+def positions(config: Mapping[str, Any]) -> int | None:
+    """Return the most tokens of a text that config.json has positions for; None for any number."""
+    rows, padding = (config.get(name) for name in ("max_position_embeddings", "pad_token_id"))
+    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
+        return None
+    if config.get("position_biased_input") is False:  # DeBERTa's positions are relative then
+        return None
+    shifted = str(config.get("model_type")) in SHIFTED
+    return rows - (padding if isinstance(padding, int) else 1) - 1 if shifted else rows

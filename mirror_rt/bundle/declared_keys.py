@@ -1,0 +1,212 @@
+"""The ledger of keys: what each key of the files that describe a model means for its vectors.
+
+A key is used, has no effect on vectors, or is refused. One that is not in the table is reported by
+`mirror-rt info`, and refused where its name says that it could change a vector. Code gets the used
+keys of a file alone, so no key can be read that the table does not name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mirror_rt.bundle.json_document import naming
+from mirror_rt.errors import BundleError
+from mirror_rt.io.limits import DECLARED
+from mirror_rt.schema import check_values
+
+# Keys of these names change what a library loads, whatever file they are in.
+_DECISIVE = re.compile(r"_k?w?args$|quanti[sz]|adapter|lora|auto_map")
+_NEUTRAL: tuple[Any, ...] = (None, False, "", [], {})
+
+USED, NO_EFFECT, REFUSED = "used", "without effect", "refused"
+
+
+class Key(NamedTuple):
+    """What a key is to vectors.
+
+    Attributes:
+        use: `used`, `without effect` or `refused`.
+        why: what it is used for, or the reason why it is not.
+        neutral: values with which a refused key has no effect.
+    """
+
+    use: str
+    why: str
+    neutral: tuple[Any, ...] = _NEUTRAL
+
+
+def _used(why: str, *names: str) -> dict[str, Key]:
+    return dict.fromkeys(names, Key(USED, why))
+
+
+def _idle(why: str, *names: str) -> dict[str, Key]:
+    return dict.fromkeys(names, Key(NO_EFFECT, why))
+
+
+def _refused(why: str, *names: str, neutral: tuple[Any, ...] = _NEUTRAL) -> dict[str, Key]:
+    return dict.fromkeys(names, Key(REFUSED, why, neutral))
+
+
+_LOADING = ("trust_remote_code", "attn_implementation", "add_pooling_layer", "use_fast",
+            "low_cpu_mem_usage", "device_map", "local_files_only")  # fmt: skip
+_FLAGS = ("pooling_mode_cls_token", "pooling_mode_max_tokens", "pooling_mode_mean_tokens",
+          "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens",
+          "pooling_mode_lasttoken")  # fmt: skip
+_TOKENS = ("pad_token", "unk_token", "cls_token", "sep_token", "bos_token", "eos_token")
+_ARGUMENTS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args",
+              "config_kwargs", "processing_kwargs")  # fmt: skip
+_OF_GRAPH = "the architecture, which is in the weights and the graph"
+
+LEDGER: dict[str, dict[str, Key]] = {
+    "modules.json": {
+        **_used("the module, and its folder", "type", "path"),
+        **_idle("the order is that of the list", "idx", "name"),
+        **_idle("options that a caller of encode may give", "kwargs"),
+    },
+    "config_sentence_transformers.json": {
+        **_used("the prompts", "prompts", "default_prompt_name"),
+        **_used("the function that vectors are compared with", "similarity_fn_name"),
+        **_used("dimensions that are kept", "truncate_dim"),
+        **_used("whether it encodes texts or scores pairs", "model_type"),
+        **_used("what makes scores of the logits of pairs", "activation_fn"),
+        **_idle("the versions that wrote it", "__version__"),
+        **_idle("layers that stay in float32, as all do here", "keep_in_fp32_modules"),
+    },
+    "sentence_bert_config.json": {
+        **_used("most tokens of a text", "max_seq_length"),
+        **_used("texts are lower-cased first", "do_lower_case"),
+        **_idle("found by the files beside it", "transformer_task", "modality_config",
+                "module_output_name"),
+        **_idle("padding is left out, which changes no vector", "unpad_inputs"),
+        **_refused("further arguments of its libraries are not applied", *_ARGUMENTS),
+        **_refused("limits of tokens for queries and documents are not applied", "query_length",
+                   "document_length", "query_expansion"),
+    },
+    "Pooling": {
+        **_used("how token vectors become one", "pooling_mode", *_FLAGS),
+        **_idle("the length of a token vector, which the model has", "word_embedding_dimension",
+                "embedding_dimension"),
+        **_used("whether the prompt's tokens are pooled, too", "include_prompt"),
+    },
+    "config.json": {
+        **_used("the family, whose row says how positions are numbered", "model_type"),
+        **_used("the length of a token vector", "hidden_size", "dim", "d_model"),
+        **_used("the token to pad with", "pad_token_id"),
+        **_used("most tokens of a text", "max_position_embeddings", "position_biased_input"),
+        **_used("whether it encodes texts or scores pairs", "architectures"),
+        **_used("the class of the tokenizer", "tokenizer_class"),
+        **_used("whether the vectors of a static encoder have unit length", "normalize"),
+        **_idle("a graph has its code; export runs that of a model only on request", "auto_map"),
+        **_idle("layers of X-MOD, which are its own", "adapter_reduction_factor",
+                "adapter_layer_norm", "adapter_reuse_layer_norm"),
+        **_refused("quantised weights cannot be loaded: take the folder of the original model",
+                   "quantization_config"),
+        "*": Key(NO_EFFECT, _OF_GRAPH),
+    },
+    "tokenizer_config.json": {
+        **_used("most tokens of a text, where no module says it", "model_max_length", "max_len"),
+        **_used("the class that says which other keys count", "tokenizer_class"),
+        **_used("how texts are normalised and cut into words", "do_lower_case", "strip_accents",
+                "tokenize_chinese_chars", "add_prefix_space", "keep_accents", "split_by_punct"),
+        **_used("the side on which long texts are cut", "truncation_side"),
+        **_used("the mask token", "mask_token"),
+        **_idle("rows are padded on the right, and padding is masked", "padding_side",
+                "pad_token_type_id", "pad_to_multiple_of", "max_length", "stride",
+                "truncation_strategy"),
+        **_idle("its id is that of tokenizer.json", *_TOKENS, "additional_special_tokens",
+                "extra_special_tokens", "added_tokens_decoder", "model_specific_special_tokens"),
+        **_idle("a setting of decoding", "clean_up_tokenization_spaces", "errors",
+                "trim_offsets"),
+        **_idle("a setting of tokenizers in Python", "do_basic_tokenize", "never_split",
+                "sp_model_kwargs", "wordpieces_prefix", "clean_text", "use_fast", "legacy"),
+        **_idle("where it came from", "name_or_path", "special_tokens_map_file", "backend",
+                "tokenizer_file", "processor_class", "is_local", "local_files_only",
+                "model_input_names", "chat_template", "vocab_file", "verbose", "revision"),
+        **_refused("code that comes with a model is run only on request", "auto_map"),
+    },
+}  # fmt: skip
+
+
+class DeclaredFile(NamedTuple):
+    """The used keys of a file.
+
+    Attributes:
+        path: the file.
+        values: the used keys with their values.
+        refused: the refused keys, each with the reason.
+        unknown: the keys that nobody knows.
+        set_flags: those of them whose value is true.
+    """
+
+    path: Path
+    values: dict[str, Any]
+    refused: tuple[tuple[str, str], ...] = ()
+    unknown: tuple[str, ...] = ()
+    set_flags: tuple[str, ...] = ()
+
+
+def read_declared(path: Path, kind: str = "") -> DeclaredFile:
+    """Read a JSON object by the ledger's table for `kind`, by default for the name of the file.
+
+    There are no values where there is no such file. Integers may be of any size, since others write
+    10^30 where they mean that there is no limit.
+    """
+    values, table = read_object(path), LEDGER[kind or path.name]
+    refused, unknown = [], []
+    for name, value in values.items():
+        key = table.get(name)
+        if key is None and ("*" not in table or _DECISIVE.search(name)):
+            unknown.append(name)
+            key = Key(REFUSED, "nothing is known of it") if _DECISIVE.search(name) else None
+        if key is not None and key.use == REFUSED and not _is_neutral(value, key):
+            refused.append((name, f"{path} declares {name}: {key.why}"))
+    used = {name: value for name, value in values.items()
+            if name in table and table[name].use == USED}  # fmt: skip
+    flags = tuple(name for name in unknown if values[name] is True)
+    return DeclaredFile(path, used, tuple(refused), tuple(unknown), flags)
+
+
+def _is_neutral(value: Any, key: Key) -> bool:
+    """Return whether a value has no effect: an empty one, or arguments that change no vector."""
+    if isinstance(value, Mapping):
+        return all(name in _LOADING or part in key.neutral for name, part in value.items())
+    return any(value == neutral and type(value) is type(neutral) for neutral in key.neutral)
+
+
+def refuse(files: Collection[DeclaredFile], allowed: Collection[str] = ()) -> None:
+    """Raise BundleError for the first refused key of the files that is not among `allowed`."""
+    for file in files:
+        for name, reason in file.refused:
+            if name not in allowed:
+                raise BundleError(reason)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object of others, with integers of any size; an empty one without the file."""
+    if not path.exists():
+        return {}
+    values = read_others(path)
+    if not isinstance(values, dict):
+        raise BundleError(f"{path} is damaged: it is {type(values).__name__}, expected an object")
+    return values
+
+
+def read_others(path: Path, most: int = DECLARED) -> Any:
+    """Parse a JSON file that others wrote; BundleError if it is none, or too large."""
+    if not path.is_file():  # reading a pipe would wait forever
+        raise BundleError(f"{path} is not a regular file")
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise BundleError(f"{path} cannot be read: it has more than {most:,} bytes")
+    try:
+        values = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{path} is not valid JSON: {error}") from error
+    with naming(path):
+        check_values([values], large=True)
+    return values

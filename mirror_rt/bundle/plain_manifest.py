@@ -1,0 +1,139 @@
+"""Derive the manifest of plain ONNX files from what the files beside the graph declare."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from mirror_rt.bundle.description import MODULES, ModelDescription, describe_folder, whole
+from mirror_rt.bundle.families import WIDTHS, positions
+from mirror_rt.bundle.graph_header import read_header
+from mirror_rt.bundle.json_document import naming
+from mirror_rt.bundle.manifest import Layout, Manifest, PoolingMode, Variant
+from mirror_rt.errors import BundleError, ConfigError, Setting
+
+PoolingChoice = Literal[
+    "auto", "cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"
+]
+# Outputs of a graph: vectors of tokens, and of texts as all modules give them.
+TOKEN_OUTPUTS = ("last_hidden_state", "token_embeddings")
+TEXT_OUTPUT = "sentence_embedding"
+_FORMS: tuple[list[str], ...] = (
+    [],
+    ["Transformer", "Pooling"],
+    ["Transformer", "Pooling", "Normalize"],
+)
+
+
+def describe_plain(folder: Path, variants: dict[str, Variant], pooling: PoolingChoice) -> Manifest:
+    """Return the manifest of ONNX files, by what the files beside them declare."""
+    if not (folder / Layout.tokenizer).is_file():
+        raise BundleError(f"{folder} has ONNX files, but no {Layout.tokenizer} beside them")
+    described = describe_folder(folder)
+    described.check_kind("SentenceTransformer")
+    if described.truncate_dim is not None:
+        raise BundleError(f"{folder} declares truncate_dim, which plain ONNX files do not apply")
+    if described.names not in _FORMS:
+        raise BundleError(
+            f"{folder / MODULES} declares {', '.join(described.names)}: of plain ONNX files, a "
+            "Transformer, a Pooling and a Normalize can be run"
+        )
+    own = _own_vector(folder, next(iter(variants.values())))
+    if own is not None and described.modules:
+        own = None  # modules.json says what becomes of the vectors of tokens
+    output: dict[str, Any] = {} if own is None else {"graph": {"output": TEXT_OUTPUT}}
+    poolings = _chosen(described, pooling, own is not None)
+    pad_id = _pad_id(described)
+    values = {
+        "dimension": own or _width(described) * len(poolings),
+        "max_length": _max_length(described),
+        "pad_id": pad_id,
+        "pooling": "+".join(poolings),
+        "mask_token": described.mask_token,
+        "base_model": {"name": folder.resolve().name},
+        "normalize": own is None and described.names in ([], _FORMS[2]),
+        "prompts": dict(described.prompts),
+        "default_prompt_name": described.default_prompt_name,
+        "variants": {name: asdict(variant) | output for name, variant in variants.items()},
+        "format": "ONNX files",
+    }
+    with naming(folder):
+        return Manifest.of_values(values)
+
+
+def _own_vector(folder: Path, variant: Variant) -> int | None:
+    """Return the length of the text vectors that a graph gives itself; None if it gives none."""
+    sizes = read_header(folder / variant.file).outputs.get(TEXT_OUTPUT)
+    return None if sizes is None or len(sizes) != 2 else sizes[1]
+
+
+def _chosen(
+    described: ModelDescription, pooling: PoolingChoice, own: bool
+) -> tuple[PoolingMode, ...]:
+    """Return the poolings, joined in this order: those declared, or the one that was chosen."""
+    folder, declared = described.folder, described.checked_poolings()
+    if own and pooling != "auto":
+        raise ConfigError(
+            Setting("pooling", pooling),
+            f": the graph of {folder} gives the vector of a text itself ({TEXT_OUTPUT}): leave "
+            "the option out",
+        )
+    if own:
+        return ("mean",)  # of no meaning here, and what nearly all such graphs do
+    if pooling == "auto" and not declared:
+        raise BundleError(
+            f"{folder} declares no pooling (it has no modules.json): pass the one that its authors "
+            "name, ",
+            Setting("pooling", "mean"),
+            " for example",
+        )
+    if pooling == "auto":
+        return declared
+    if declared and declared != (pooling,):
+        raise ConfigError(
+            Setting("pooling", pooling),
+            f": {folder} declares {'+'.join(declared)}: leave the option out",
+        )
+    return (pooling,)
+
+
+def _width(described: ModelDescription) -> int:
+    found = (whole(described.config.get(name)) for name in WIDTHS)
+    return _known(described, "the length of a token vector", found, *WIDTHS)
+
+
+def _max_length(described: ModelDescription) -> int:
+    limits = (described.declared_length, positions(described.config))
+    known = [limit for limit in limits if limit is not None and limit > 0]
+    if not known:
+        raise BundleError(f"{described.folder} does not declare how many tokens a text may have")
+    return min(known)
+
+
+def _pad_id(described: ModelDescription) -> int:
+    padding = _tokenizer(described.folder).get("padding")
+    given = padding.get("pad_id") if isinstance(padding, dict) else None
+    found = (whole(given), whole(described.config.get("pad_token_id")))
+    return _known(described, "the token to pad with", found, "pad_token_id")
+
+
+def _known(described: ModelDescription, what: str, found: Any, *names: str) -> int:
+    """Return the first value that is known."""
+    for value in found:
+        if value is not None:
+            return int(value)
+    raise BundleError(
+        f"{described.folder} does not declare {what} (config.json: {' or '.join(names)})"
+    )
+
+
+def _tokenizer(folder: Path) -> dict[str, Any]:
+    """Parse tokenizer.json, which is larger than other documents may be."""
+    path = folder / Layout.tokenizer
+    try:
+        values = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{path} is not valid JSON: {error}") from error
+    return values if isinstance(values, dict) else {}

@@ -1,0 +1,278 @@
+"""What the files of a model's folder declare, and that others' libraries take it the same way."""
+
+import importlib
+import inspect
+import json
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+from transformers import AutoTokenizer
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+from ledger import PAGE, page
+from mirror_rt import BundleError, ConfigError, Encoder
+from mirror_rt.bundle.declared_keys import LEDGER, NO_EFFECT, REFUSED, USED
+from mirror_rt.bundle.description import describe_folder
+from mirror_rt.bundle.families import SHIFTED, positions
+
+TEXTS = ["The OLD Town", "der Fluß fließt, café naïve", "人人生而自由", "word " * 60, "İstanbul ﬁ"]
+MODULES = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json",
+           "config_sentence_transformers.json")  # fmt: skip
+
+
+@pytest.fixture
+def published(tiny_bundle, tmp_path):
+    """Write the files of a tiny encoder as its ONNX files, and return their folder."""
+
+    def write(family="bert", *, modules=True, outputs=("last_hidden_state",), weights=None):
+        bundle, folder = tiny_bundle(family), tmp_path / "published"
+        shutil.rmtree(folder, ignore_errors=True)
+        for name in ("tokenizer.json", "tokenizer_config.json", "config.json", *MODULES * modules):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(bundle / name, folder / name)
+        model = onnx.load(bundle / "onnx/model.onnx")
+        kept = [node for name in outputs for node in model.graph.output if node.name == name]
+        del model.graph.output[:]
+        model.graph.output.extend(kept)
+        (folder / "onnx").mkdir()
+        beside = {"save_as_external_data": True, "location": weights, "size_threshold": 1024}
+        onnx.save(model, folder / "onnx/model.onnx", **(beside if weights else {}))
+        return folder
+
+    return write
+
+
+def change(path, **values):
+    old = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(old | values))
+
+
+SETTINGS = [
+    {"do_lower_case": False},
+    {"do_lower_case": True},
+    {"do_lower_case": False, "strip_accents": True},
+    {"strip_accents": False},
+    {"tokenize_chinese_chars": False},
+    {"add_prefix_space": True},
+    {"add_prefix_space": False},
+    {"keep_accents": True},
+    {"split_by_punct": True},
+    {"truncation_side": "left", "model_max_length": 8},
+    {"model_max_length": 10**30},
+    {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False},
+    {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "truncation_side": "left",
+        "model_max_length": 7,
+    },
+]
+FAMILIES = {
+    "bert": "BertTokenizerFast",
+    "electra": "ElectraTokenizerFast",
+    "distilbert": None,
+    "mpnet": "MPNetTokenizer",
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizerFast",
+    "albert": "AlbertTokenizer",
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_settings_of_a_tokenizer_give_the_ids_of_transformers(published, family):
+    folder = published(family, modules=False)
+    path = folder / "tokenizer_config.json"
+    written = json.loads(path.read_text()) | {"tokenizer_class": FAMILIES[family]}
+    for settings in SETTINGS:
+        path.write_text(json.dumps(written | settings))
+        theirs = AutoTokenizer.from_pretrained(folder)
+        with Encoder.load(folder, pooling="mean") as ours:
+            most = min(theirs.model_max_length, ours.max_length)
+            expected = theirs(TEXTS, truncation=True, max_length=most)["input_ids"]
+            assert ours.tokenize(TEXTS) == expected, settings
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_long_texts_are_cut_with_their_prompts_on_the_declared_side(published, side):
+    folder = published(modules=False)
+    change(folder / "tokenizer_config.json", truncation_side=side, model_max_length=9)
+    text, prompt = "the old river runs by a long town road", "a question: "
+    theirs = AutoTokenizer.from_pretrained(folder)
+    ours = Encoder.load(folder, pooling="mean")
+    for given in (text, text * 400, "river"):
+        expected = theirs([prompt + given], truncation=True)["input_ids"]
+        found = ours.pipeline.tokenize([given], ours.pipeline.plan(prompt=prompt)).tokens
+        assert found.ids.tolist() == expected[0]
+
+
+def test_a_side_that_tokenizer_json_alone_declares(published):
+    folder = published(modules=False)
+    cut = {"direction": "Left", "max_length": 7, "strategy": "LongestFirst", "stride": 0}
+    change(folder / "tokenizer.json", truncation=cut)
+    change(folder / "tokenizer_config.json", model_max_length=12)
+    values = json.loads((folder / "tokenizer_config.json").read_text())
+    values.pop("truncation_side", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(values))
+    theirs = AutoTokenizer.from_pretrained(folder)
+    ours = Encoder.load(folder, pooling="mean")
+    assert ours.tokenize(TEXTS) == theirs(TEXTS, truncation=True)["input_ids"]
+
+
+def test_the_own_vector_of_a_graph_is_its_vector(published, bundle):
+    own, tokens = "sentence_embedding", "last_hidden_state"
+    expected = Encoder.load(bundle).encode(TEXTS)
+    for outputs in ((tokens, own), (own, tokens), (own,)):
+        folder = published(modules=False, outputs=outputs)
+        np.testing.assert_allclose(Encoder.load(folder).encode(TEXTS), expected, atol=1e-6)
+        with pytest.raises(ConfigError, match=r"pooling='mean': the graph .* leave the option out"):
+            Encoder.load(folder, pooling="mean")
+    declared = published(outputs=(tokens, "pooled_embedding", own))
+    change(declared / "1_Pooling/config.json", pooling_mode="cls")  # which comes before it
+    first = [
+        rows[0] / np.linalg.norm(rows[0]) for rows in Encoder.load(bundle).encode_tokens(TEXTS)
+    ]
+    np.testing.assert_allclose(Encoder.load(declared).encode(TEXTS), first, atol=1e-6)
+
+
+@pytest.mark.parametrize("weights", ["model.onnx_data", "model.onnx.data", "weights.bin"])
+def test_weights_of_any_name_come_from_a_hub(published, bundle, hub, weights):
+    folder = published(weights=weights)
+    files = {path.relative_to(folder).as_posix(): path.read_bytes()
+             for path in folder.rglob("*") if path.is_file()}  # fmt: skip
+    hub.add("owner/weights", files | {"other.bin": b"not needed"})
+    expected = Encoder.load(bundle).encode(TEXTS)
+    np.testing.assert_allclose(Encoder.load("owner/weights").encode(TEXTS), expected, atol=1e-6)
+    assert not [line for line in hub.requests if "other.bin" in line]
+
+
+def test_the_only_graph_of_a_repository_is_taken(published, hub):
+    folder = published()
+    (folder / "onnx/model.onnx").rename(folder / "onnx/model_quantized.onnx")
+    files = {path.relative_to(folder).as_posix(): path.read_bytes()
+             for path in folder.rglob("*") if path.is_file()}  # fmt: skip
+    hub.add("owner/quantized", files)
+    expected = Encoder.load(folder).encode(TEXTS)
+    for options in ({}, {"variant": "int8"}, {"variant": "quantized"}):
+        found = Encoder.load("owner/quantized", **options).encode(TEXTS)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_weights_outside_of_the_folder_are_refused(published):
+    folder = published(weights="weights.bin")
+    graph = folder / "onnx/model.onnx"
+    graph.write_bytes(graph.read_bytes().replace(b"weights.bin", b"../ghts.bin"))
+    with pytest.raises(BundleError, match=r"its weights are in '\.\./ghts\.bin', outside its"):
+        Encoder.load(folder)
+
+
+@pytest.mark.parametrize("file", ["config.json", *MODULES[1:], "tokenizer_config.json"])
+def test_integers_of_any_size(published, file):
+    folder = published()
+    limit = Encoder.load(folder).max_length
+    change(folder / file, some_count=2**70)
+    assert Encoder.load(folder).max_length == limit
+
+
+@pytest.mark.parametrize("value", [10**18, 2**63, 10**30, 1e30, None])
+def test_no_limit_is_that_of_the_positions(published, value):
+    folder = published(modules=False)
+    change(folder / "tokenizer_config.json", model_max_length=value)
+    assert Encoder.load(folder, pooling="mean").max_length == 128
+
+
+@pytest.mark.parametrize(
+    ("module", "tokenizer", "expected"),
+    [(100, 50, 100), (50, 100, 50), (100, 10**30, 100), (None, 50, 50), (None, 10**30, 128),
+     (2**70, 50, 128), (1000, 50, 128)],
+)  # fmt: skip
+def test_the_limit_of_the_module_comes_before_the_tokenizer_s(
+    published, module, tokenizer, expected
+):
+    folder = published()
+    change(folder / "sentence_bert_config.json", max_seq_length=module)
+    change(folder / "tokenizer_config.json", model_max_length=tokenizer)
+    assert Encoder.load(folder).max_length == expected
+    (folder / "modules.json").unlink()  # then the module's file is a stray one
+    stray = Encoder.load(folder, pooling="mean").max_length
+    assert stray == min(tokenizer, 128)
+
+
+def test_families_that_number_positions_from_padding_on():
+    """Every model of text whose code does so is in the table, and no other."""
+    numbered = set()
+    for kind, name in MODEL_MAPPING_NAMES.items():
+        folder = CONFIG_MAPPING_NAMES.get(kind, "") and kind.replace("-", "_")
+        stem = "data2vec_text" if kind == "data2vec-text" else folder
+        folder = "data2vec" if kind == "data2vec-text" else folder
+        try:
+            code = importlib.import_module(f"transformers.models.{folder}.modeling_{stem}")
+        except ImportError:
+            continue
+        made = getattr(code, name if isinstance(name, str) else name[0], None)
+        source = inspect.getsource(code)
+        if "create_position_ids_from_input_ids(" in source and "Embeddings" in source and made:
+            numbered.add(kind)
+    no_texts_alone = {"altclip", "bridgetower", "clap", "layoutlmv3", "kosmos-2", "kosmos-2.5"}
+    other_tasks = {"m2m_100", "nllb-moe", "seamless_m4t", "seamless_m4t_v2", "speech_to_text",
+                   "speecht5", "evolla", "pp_doclayout_v2", "trocr"}  # fmt: skip
+    assert numbered - no_texts_alone - other_tasks == SHIFTED
+    for kind in SHIFTED:
+        values = {"model_type": kind, "max_position_embeddings": 514, "pad_token_id": 1}
+        assert positions(values) == 512
+    assert positions({"model_type": "bert", "max_position_embeddings": 512}) == 512
+
+
+DECISIVE = [
+    ("sentence_bert_config.json", "model_kwargs", {"attention": "other"}),
+    ("sentence_bert_config.json", "tokenizer_args", {"model_max_length": 3}),
+    ("sentence_bert_config.json", "query_length", 32),
+    ("config.json", "quantization_config", {"bits": 4}),
+    ("config.json", "some_adapter", "x"),
+    ("tokenizer_config.json", "auto_map", {"AutoTokenizer": ["own.Tokenizer", None]}),
+    ("config_sentence_transformers.json", "further_kwargs", {"a": 1}),
+]
+
+
+@pytest.mark.parametrize(("file", "key", "value"), DECISIVE)
+def test_a_key_that_could_change_a_vector_is_refused_by_name(published, file, key, value):
+    folder = published()
+    change(folder / file, **{key: value})
+    with pytest.raises(BundleError, match=rf"{file} declares {key}: "):
+        Encoder.load(folder)
+    change(folder / file, **{key: None})
+    Encoder.load(folder)
+
+
+def test_arguments_of_loading_alone_are_no_reason_to_refuse(published):
+    folder = published()
+    loading = {"trust_remote_code": True, "add_pooling_layer": False}
+    change(folder / "sentence_bert_config.json", model_args=loading)
+    Encoder.load(folder)
+
+
+def test_an_adapter_is_refused_wherever_it_is(published):
+    folder = published()
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(BundleError, match=r"adapter_config.json declares an adapter: .* merge"):
+        Encoder.load(folder)
+
+
+def test_a_key_that_nobody_knows_is_told(published):
+    folder = published()
+    change(folder / "1_Pooling/config.json", of_tomorrow=1)
+    assert [one.rpartition("published/")[2] for one in describe_folder(folder).unknown] == [
+        "1_Pooling/config.json: of_tomorrow"
+    ]
+
+
+def test_the_ledger_says_why():
+    for table in LEDGER.values():
+        for name, key in table.items():
+            assert key.use in (USED, NO_EFFECT, REFUSED), name
+            assert key.why, name
+
+
+def test_the_page_of_the_ledger_is_made_from_the_code():
+    assert PAGE.read_text(encoding="utf-8") == page(), "run tests/support/documents/ledger.py"

@@ -1,0 +1,102 @@
+"""What folders declare that exports have ignored: limits, adapters, similarities, token types."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from sentence_transformers import CrossEncoder, SentenceTransformer
+
+from mirror_export import ExportConfig, export_bundle
+from mirror_rt import Encoder, ModelError, Reranker, compat
+from tiny_models import make_model
+
+TEXTS = ["a river", "the old town by the long river", "word " * 60]
+LIBRARY = "sentence_transformers.models."
+
+
+@pytest.fixture
+def folder(tiny_bert, tmp_path):
+    """A tiny BERT as sentence-transformers saves it, with a mean and no normalisation."""
+    folder = shutil.copytree(tiny_bert, tmp_path / "model")
+    modules = [{"type": f"{LIBRARY}Transformer", "path": "", "name": "0"},
+               {"type": f"{LIBRARY}Pooling", "path": "1_Pooling", "name": "1"}]  # fmt: skip
+    write(folder / "modules.json", modules)
+    write(folder / "1_Pooling/config.json", {"embedding_dimension": 32, "pooling_mode": "mean"})
+    return folder
+
+
+def write(path, values):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(values))
+
+
+def change(path, **values):
+    write(path, json.loads(path.read_text()) | values)
+
+
+def export(folder, **options):
+    options = {"parity_texts": TEXTS, "overwrite": True} | options
+    export_bundle(ExportConfig(str(folder), folder.with_name("bundle"), **options))
+    return folder.with_name("bundle")
+
+
+@pytest.mark.parametrize("similarity", ["dot", "euclidean", "manhattan"])
+def test_a_sum_by_the_root_and_the_similarity_are_those_of_the_authors(folder, similarity):
+    mode = "mean_sqrt_len_tokens"
+    write(folder / "1_Pooling/config.json", {"embedding_dimension": 32, "pooling_mode": mode})
+    settings = {"prompts": {}, "similarity_fn_name": similarity}
+    write(folder / "config_sentence_transformers.json", settings)
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    bundle, expected = export(folder), theirs.encode(TEXTS)
+    for engine in ("cpu", "auto"):
+        found = Encoder.load(bundle, providers=engine).encode(TEXTS)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+    ours = compat.SentenceTransformer(bundle)
+    assert ours.similarity_fn_name == theirs.similarity_fn_name
+    np.testing.assert_allclose(
+        ours.similarity(expected, expected), theirs.similarity(expected, expected), rtol=1e-5
+    )
+
+
+def test_the_module_s_limit_comes_before_the_tokenizer_s(folder):
+    change(folder / "tokenizer_config.json", model_max_length=10)
+    write(folder / "sentence_bert_config.json", {"max_seq_length": 40})
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    with Encoder.load(export(folder)) as ours:
+        assert ours.max_length == theirs.max_seq_length == 40
+        np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=2e-6 * 8)
+    assert Encoder.load(export(folder, max_length="model")).max_length == 128
+
+
+def test_long_texts_are_cut_on_the_declared_side(folder):
+    change(folder / "tokenizer_config.json", model_max_length=9, truncation_side="left")
+    prompts = {"prompts": {"query": "a question: "}, "default_prompt_name": "query"}
+    write(folder / "config_sentence_transformers.json", prompts)
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    texts = ["the old river runs by a long town road", "road of the town " * 500 + "river"]
+    found, expected = Encoder.load(export(folder)).encode(texts), theirs.encode(texts)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+
+
+def test_an_adapter_beside_its_base_model_is_refused(folder):
+    write(folder / "adapter_config.json", {"peft_type": "LORA"})
+    with pytest.raises(ModelError, match=r"adapter_config\.json declares an adapter: .*merge"):
+        export(folder)
+
+
+def test_token_types_are_those_of_the_tokenizer(tiny_bert, words, tmp_path):
+    """A RoBERTa with the tokenizer of a BERT, as Korean cross-encoders are made."""
+    folder = make_model(
+        "roberta", tmp_path / "model", words, labels=1, config={"type_vocab_size": 2}
+    )
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny_bert / name, folder / name)
+    pairs = [("a river", "the old town"), ("the town", "word " * 60)]
+    expected = CrossEncoder(str(folder), device="cpu").predict(pairs)
+    for engine in ("cpu", "auto"):
+        found = Reranker.load(export(folder), providers=engine).predict(pairs)
+        np.testing.assert_allclose(found, expected, atol=2e-6)
+    write(folder / "sentence_bert_config.json", {"max_seq_length": 20})  # a stray file
+    theirs = CrossEncoder(str(folder), device="cpu")
+    assert Reranker.load(export(folder)).max_length == theirs.max_seq_length == 128

@@ -1,0 +1,183 @@
+"""Folders drawn at random, beside sentence-transformers: the same vectors, or a named refusal.
+
+MIRROR_RT_FUZZ sets the number of folders of each kind in the full tier.
+"""
+
+import itertools
+import json
+import logging
+import os
+import random
+import shutil
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+from sentence_transformers import CrossEncoder, SentenceTransformer
+
+from drawn_folders import draw_cross_encoder, draw_encoder, draw_texts
+from mirror_export import ExportConfig, export_bundle
+from mirror_rt import Encoder, MirrorError, Reranker, compat
+from tiny_models import make_model
+
+logger = logging.getLogger(__name__)
+
+FOLDERS = int(os.environ.get("MIRROR_RT_FUZZ", "100"))
+FEW = range(3)
+PARITY = ["a river", "the old town by the long river", "word " * 40]
+JSON_FILES = ("*.json", "*/config.json")
+
+
+def theirs_of(load):
+    """Return a model of sentence-transformers; None for a folder that it does not load."""
+    try:
+        return load()
+    except Exception:  # noqa: BLE001 - any: what its libraries raise has no common class
+        return None
+
+
+def check_same(found, expected):
+    """Assert that vectors differ by 2e-6 of their length at most."""
+    most = 2e-6 * max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(found, expected, atol=most, rtol=0)
+
+
+def outcome(run, folder):
+    """Run a comparison; return `equal`, or `refused` for an error that names a file."""
+    refusal = None
+    try:
+        run()
+    except MirrorError as error:
+        refusal = str(error)
+    assert refusal is None or str(folder.parent) in refusal, refusal
+    return "equal" if refusal is None else "refused"
+
+
+def usable(theirs, texts, **options):
+    """Return the texts that they encode, with their vectors: longer ones than a table may fail."""
+    kept, vectors = [], []
+    for text in texts:
+        try:
+            vectors.append(theirs.encode([text], **options)[0])
+        except (IndexError, RuntimeError):
+            continue
+        kept.append(text)
+    return kept, np.array(vectors)
+
+
+def as_onnx_files(folder, bundle, out):
+    """Write the JSON files of a folder beside the graph of its bundle."""
+    for pattern in JSON_FILES:
+        for path in folder.glob(pattern):
+            (out / path.relative_to(folder)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, out / path.relative_to(folder))
+    model = onnx.load(bundle / "onnx/model.onnx")
+    kept = [node for node in model.graph.output if node.name == "last_hidden_state"]
+    del model.graph.output[:]
+    model.graph.output.extend(kept)
+    (out / "onnx").mkdir()
+    onnx.save(model, out / "onnx/model.onnx")
+
+
+def compare_encoder(seed, tiny_model, tmp_path):
+    """Compare one encoder, exported and as ONNX files; return its family and both outcomes."""
+    rng, folder = random.Random(seed), tmp_path / "model"
+    family, drawn = draw_encoder(tiny_model, folder, rng)
+    logger.warning("seed %d: %s %s", seed, family, json.dumps(drawn))
+    theirs = theirs_of(lambda: SentenceTransformer(str(folder), device="cpu"))
+    if theirs is None:
+        return family, "not loaded by its authors", ""
+    limit = min(theirs.max_seq_length or 128, 128)
+    texts, expected = usable(theirs, draw_texts(rng, limit))
+    bundle, files = tmp_path / "bundle", tmp_path / "files"
+
+    def exported():
+        export_bundle(ExportConfig(str(folder), bundle, parity_texts=PARITY))
+        ours = compat.SentenceTransformer(bundle)
+        assert ours.similarity_fn_name == theirs.similarity_fn_name
+        for engine in ("cpu", "auto"):
+            with Encoder.load(bundle, providers=engine) as encoder:
+                check_same(encoder.encode(texts), expected)
+
+    def plain():
+        as_onnx_files(folder, bundle, files)
+        with Encoder.load(files) as encoder:
+            check_same(encoder.encode(texts), expected)
+
+    first = outcome(exported, folder)
+    return family, first, outcome(plain, files) if first == "equal" else ""
+
+
+def compare_cross_encoder(seed, source, tiny_model, tmp_path):
+    """Compare one cross-encoder; return its family and the outcome."""
+    rng, folder = random.Random(seed), tmp_path / "model"
+    family, drawn = draw_cross_encoder(source, tiny_model, folder, rng)
+    logger.warning("seed %d: %s %s", seed, family, json.dumps(drawn))
+    theirs = theirs_of(lambda: CrossEncoder(str(folder), device="cpu"))
+    if theirs is None:
+        return family, "not loaded by its authors"
+    texts = draw_texts(rng, min(theirs.max_seq_length or 128, 64))
+    pairs, expected = [], []
+    for pair in itertools.pairwise(texts):
+        try:
+            expected.append(theirs.predict([pair])[0])
+        except (IndexError, RuntimeError):
+            continue
+        pairs.append(pair)
+
+    def exported():
+        export_bundle(ExportConfig(str(folder), tmp_path / "bundle", parity_texts=PARITY))
+        with Reranker.load(tmp_path / "bundle") as reranker:
+            check_same(reranker.predict(pairs), np.array(expected))
+
+    return family, outcome(exported, folder)
+
+
+@pytest.fixture(scope="session")
+def ranker(made_once, words):
+    """The folder of a family's cross-encoder of one label, which tells two types apart."""
+    return lambda family: made_once(
+        f"typed-{family}",
+        lambda out: make_model(family, out, words, labels=1, config={"type_vocab_size": 2}),
+    )
+
+
+def fresh(tmp_path, seed):
+    folder = tmp_path / str(seed)
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("seed", FEW)
+def test_an_encoder(seed, tiny_model, tmp_path):
+    compare_encoder(seed, tiny_model, tmp_path)
+
+
+@pytest.mark.parametrize("seed", FEW)
+def test_a_cross_encoder(seed, ranker, tiny_model, tmp_path):
+    compare_cross_encoder(seed, ranker, tiny_model, tmp_path)
+
+
+@pytest.mark.full
+def test_encoders(tiny_model, tmp_path):
+    found = Counter()
+    for seed in range(100, 100 + 2 * FOLDERS):
+        folder = fresh(tmp_path, seed)
+        family, exported, plain = compare_encoder(seed, tiny_model, folder)
+        found[family, "exported", exported] += 1
+        found[family, "ONNX files", plain] += 1
+        shutil.rmtree(folder)
+    logger.warning("outcomes: %s", sorted(found.items()))
+    assert sum(n for (*_, how), n in found.items() if how == "equal") > FOLDERS
+
+
+@pytest.mark.full
+def test_cross_encoders(ranker, tiny_model, tmp_path):
+    found = Counter()
+    for seed in range(100, 100 + FOLDERS):
+        folder = fresh(tmp_path, seed)
+        found[compare_cross_encoder(seed, ranker, tiny_model, folder)] += 1
+        shutil.rmtree(folder)
+    logger.warning("outcomes: %s", sorted(found.items()))
+    assert sum(n for (_, how), n in found.items() if how == "equal") > FOLDERS // 2
