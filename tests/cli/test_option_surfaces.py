@@ -120,11 +120,11 @@ def loaded(monkeypatch):
     """What `Encoder.load` was asked for, which it refuses."""
     asked = []
 
-    def load(cls, path_or_name, **keywords):
+    def find(cls, path_or_name, keywords):
         asked.append(LoadOptions(**keywords))
         raise Seen
 
-    monkeypatch.setattr(Encoder, "load", classmethod(load))
+    monkeypatch.setattr(Encoder, "_find", classmethod(find))
     return asked
 
 

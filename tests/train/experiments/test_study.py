@@ -350,7 +350,7 @@ def test_what_cannot_be_used(inputs, plan, cli, tmp_path, monkeypatch):
         (["ablations", *options, "--out", tmp_path], 2, "did you mean ablation?"),
         (["ablation", *options, "--top", 0, "--out", tmp_path], 2, "--top must be at least 1"),
         (["ablation", *options, "--seeds", 0, "--out", tmp_path], 2, "seeds must be at least 1"),
-        (["ablation", *options, "--top", 5, "--out", tmp_path], 1, "batch_size = 5 or less"),
+        (["ablation", *options, "--top", 1, "--out", tmp_path], 1, "which needs at least 2"),
     ]:
         done = cli("study", *arguments)
         assert (done.code, message in done.err) == (code, True), done.err

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import DataError
-from mirror_train.compute.processes import Processes
 from mirror_train.data.training_data import TrainingData, connected_groups
 from mirror_train.data.views import dropout_seed, epoch_order, make_views, step_rng
 from mirror_train.recipes.recipe import Recipe
+
+if TYPE_CHECKING:
+    from mirror_train.compute.processes import Processes
 
 # Synonyms and translations of many languages make chains that lead from nearly every word to every
 # other. Where a group has more than this share of the pairs, which would be no negatives of each
