@@ -137,9 +137,10 @@ def tiny_roberta(tiny_model) -> Path:
 @pytest.fixture(scope="session")
 def tiny_bundle(made_once, tiny_model) -> Callable[[str], Path]:
     """A family's tiny model, exported once with the pooling of its row in `TINY`."""
-    from mirror_export import ExportConfig, export_bundle
 
     def export(family: str, out: Path) -> None:
+        from mirror_export import ExportConfig, export_bundle  # which takes seconds
+
         export_bundle(ExportConfig(str(tiny_model(family)), out, pooling=TINY[family].pooling))
 
     return functools.cache(
@@ -307,9 +308,10 @@ def tiny_cross_encoder(made_once, words) -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def tiny_reranker(made_once, tiny_cross_encoder) -> Callable[[str], Path]:
     """A family's tiny cross-encoder, exported once."""
-    from mirror_export import ExportConfig, export_bundle
 
     def export(family: str, out: Path) -> None:
+        from mirror_export import ExportConfig, export_bundle  # which takes seconds
+
         export_bundle(ExportConfig(str(tiny_cross_encoder(family)), out))
 
     return functools.cache(

@@ -21,7 +21,7 @@ rows=(torch-default torch-avx2 onednn-sse41 onednn-avx2 $(printf 'engine-%s ' $i
   order-1 order-2 no-ipv6 no-network python3.12 python3.13)
 
 # The fast tier; what is different is in the environment, or in the command before it.
-fast='source tests/tiers.sh; tests "${side_by_side[@]}" -p no:cacheprovider -m "not ($not_fast or compiled)" ${ELSEWHERE_TESTS:-tests}'
+fast='source tests/tiers.sh; MIRROR_RT_FUZZ=$fast_fuzz tests "${side_by_side[@]}" -p no:cacheprovider -m "not ($not_fast or compiled)" ${ELSEWHERE_TESTS:-tests}'
 changed() { PYTHONPATH=$PWD/tests/support/elsewhere bash -c "$fast"; } # by sitecustomize.py
 
 # A clone in $1 of the last commit, which has the compiled part of the wheel, and an environment of its
