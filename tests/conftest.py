@@ -36,10 +36,10 @@ settings.register_profile(
 settings.load_profile("unhurried")
 
 # The files that take longest, which begin first where several processes share the tests.
-LONGEST = ("test_docs.py", "test_docs_tuning.py", "test_export_pack.py", "test_acceptance.py",
-           "test_native_sanitized.py", "test_native_engine.py", "test_tune.py",
-           "test_cuda_kernel.py", "test_variants.py", "test_export.py", "test_processes.py",
-           "test_options.py", "test_families.py")  # fmt: skip
+LONGEST = ("test_folders_fuzz.py", "test_docs.py", "test_docs_tuning.py", "test_export_pack.py",
+           "test_acceptance.py", "test_native_sanitized.py", "test_native_engine.py",
+           "test_tune.py", "test_cuda_kernel.py", "test_variants.py", "test_export.py",
+           "test_processes.py", "test_options.py", "test_families.py")  # fmt: skip
 
 
 # What markers and fixtures say of what a test needs, besides the marker `needs`.
