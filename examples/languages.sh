@@ -37,8 +37,10 @@ with LanguagePack.load(sys.argv[1]) as pack:
     pack.encode("hello")
     size = pack.statistics.bytes  # of one bundle; those of large vocabularies count for more
 
-# Room for about two languages at a time; the first stays.
-with LanguagePack.load(sys.argv[1], memory_limit=2.5 * size, pinned=tags[:1]) as pack:
+# Room for about two languages at a time; the first stays. Each language has a vector space of its
+# own, so rows of different languages are not compared here.
+options = {"memory_limit": 2.5 * size, "pinned": tags[:1], "mixed_spaces": True}
+with LanguagePack.load(sys.argv[1], **options) as pack:
     texts = [GREETINGS.get(tag, "hello") for tag in tags]
     vectors = pack.encode(texts, lang=tags)
     stats = pack.statistics

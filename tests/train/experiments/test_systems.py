@@ -7,6 +7,8 @@ import subprocess
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModel
 
 from mirror_export import study_bundles
 from mirror_rt import ConfigError, DataError, Encoder
@@ -348,8 +350,11 @@ def test_one_learning_rate_for_all_that_moves_the_encoder(system, folder, tiny_b
 @pytest.mark.full
 def test_recipes_are_cut_to_what_the_base_has_positions_for(configure, here, tiny_bert, tmp_path):
     base = shutil.copytree(tiny_bert, tmp_path / "short")
-    limits = json.loads((base / "tokenizer_config.json").read_text()) | {"model_max_length": 24}
-    (base / "tokenizer_config.json").write_text(json.dumps(limits))
+    model = AutoModel.from_pretrained(base)
+    table = model.embeddings.position_embeddings
+    table.weight = torch.nn.Parameter(table.weight[:24])
+    model.config.max_position_embeddings = 24
+    model.save_pretrained(base)
     systems = ["mirror", "cf", "burt", "multitask"]
     config = dataclasses.replace(configure(systems=systems), model=str(base))
     rows = run_study(plan_systems(config), config)
