@@ -26,8 +26,8 @@ from mirror_rt.bundle.static_files import MODULE, TABLE, TABLE_NAMES
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.io.atomic import check_free, new_folder, sha256, write_json
+from mirror_rt.io.rows import read_texts
 from mirror_rt.io.tensors import write_tensors
-from mirror_rt.io.text import read_texts
 from mirror_rt.languages.tags import listed_language
 from mirror_rt.progress import progress_bar
 

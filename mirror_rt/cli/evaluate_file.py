@@ -18,7 +18,7 @@ from mirror_rt.evaluation import evaluate_geometry, read_scored_pairs, spearman
 from mirror_rt.evaluation.plots import plot_grades
 from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.io.atomic import check_free, new_file
-from mirror_rt.io.text import read_texts
+from mirror_rt.io.rows import read_texts
 
 
 @dataclass(frozen=True, kw_only=True)
