@@ -109,7 +109,8 @@ def _text(path: Path) -> Iterator[tuple[str, Vector]]:
         # Some of GloVe's words have spaces in them, so the numbers are counted from the end.
         word, numbers = " ".join(cells[:-size]), cells[len(cells) - size :]
         try:
-            vector = np.array(numbers, dtype=np.float32)
+            with np.errstate(over="ignore"):  # of a number that float32 cannot hold: refused below
+                vector = np.array(numbers, dtype=np.float32)
         except ValueError:
             vector = np.empty(0, dtype=np.float32)
         if size < 1 or len(cells) <= size or not np.isfinite(vector).all() or not len(vector):
