@@ -10,6 +10,7 @@ frequent tokens share, are left out (Mu and Viswanath, ICLR 2018).
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,13 +27,15 @@ from mirror_rt.bundle.static_files import MODULE, TABLE, TABLE_NAMES
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.io.atomic import check_free, new_folder, sha256, write_json
+from mirror_rt.io.rows import read_texts
 from mirror_rt.io.tensors import write_tensors
-from mirror_rt.io.text import read_texts
 from mirror_rt.languages.tags import listed_language
 from mirror_rt.progress import progress_bar
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float64]
 # The frequency at which a weight is a half. Zipf's law over the ids of tokens knows them so badly
@@ -152,7 +155,10 @@ def _tokens(
     extended = _extend(state, added)
     found = extended.get_vocab() if added else names
     if any(found.get(name) != i for name, i in names.items()):
-        return own, rows, {}  # this kind of tokenizer cannot take more words
+        logger.warning(
+            "none of %d words is added: this kind of tokenizer takes no more", len(words)
+        )
+        return own, rows, {}
     rows += [[]] * (max(found.values()) + 1 - len(rows))
     parts = {found[form]: tokens for form, tokens in added.items()}
     for i, tokens in parts.items():
@@ -166,9 +172,12 @@ def _added(
     """Return the form within a text of each word that is not one token already, and its tokens."""
     normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
     if splitter is None:
+        if words:
+            logger.warning("none of %d words is added: the tokenizer knows no words", len(words))
         return {}
     first = len(tokenizer.encode("a").ids)
     found: dict[str, list[int]] = {}
+    left_out: list[str] = []
     for word in words:
         text = f"a {word}"
         parts = splitter.pre_tokenize_str(normalizer.normalize_str(text) if normalizer else text)
@@ -177,6 +186,14 @@ def _added(
         new = len(parts) == 2 and tokenizer.token_to_id(parts[1][0]) is None
         if new and len(tokens) > 1 and not special & set(tokens):
             found[parts[1][0]] = tokens
+        elif len(parts) != 2 or special & set(tokens):
+            left_out.append(word)
+    if left_out:
+        shown = ", ".join(repr(word) for word in left_out[:5])
+        logger.warning(
+            "%d of %d words are not added, as the tokenizer cuts them into several words or does "
+            "not know them: %s", len(left_out), len(words), shown,
+        )  # fmt: skip
     return found
 
 

@@ -110,6 +110,17 @@ def test_a_word_that_unigram_has_and_cuts_gets_no_second_entry():
     assert _added(tokenizer, {"bc": 0.1, "cb": 0.1}, set()) == {"▁cb": [2, 4, 3]}
 
 
+def test_words_that_are_not_added_are_counted(bundle, tmp_path, caplog):
+    listed = ["rivertown", "river-town", "new york", "水水", "\U0001f600"]
+    (tmp_path / "words.txt").write_text("\n".join(listed))
+    distill(
+        Encoder.load(bundle), tmp_path / "out", DistillConfig(words=str(tmp_path / "words.txt"))
+    )
+    (said,) = (one.getMessage() for one in caplog.records if "are not added" in one.getMessage())
+    assert said.startswith("4 of 5 words are not added")
+    assert all(repr(word) in said for word in listed[1:])
+
+
 def test_words_that_begin_sentences_are_not_rare():
     """A list of words in lower case says how frequent the token with a capital letter is, too."""
     tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "The": 1, "the": 2, "élan": 3, "Élan": 4}))

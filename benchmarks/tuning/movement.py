@@ -33,7 +33,7 @@ from helpers import write_whole
 
 from mirror_rt.evaluation import read_scored_pairs
 from mirror_rt.evaluation.statistics import RankCorrelation
-from mirror_rt.io.text import read_table
+from mirror_rt.io.rows import read_table
 from mirror_train.compute.precision import resolve_precision
 from mirror_train.compute.processes import joined_processes
 from mirror_train.data.batches import Batches

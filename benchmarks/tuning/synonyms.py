@@ -36,7 +36,7 @@ from mirror_rt.evaluation.bootstrap import difference, interval, replicates
 from mirror_rt.evaluation.readers.pairs import read_scored_pairs
 from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.evaluation.statistics import RankCorrelation
-from mirror_rt.io.text import read_table
+from mirror_rt.io.rows import read_table
 from mirror_train import TorchEncoder
 from mirror_train.data.freedict import read_freedict
 

@@ -54,8 +54,8 @@ class BulkConfig(JobConfig):
     """Say which file to encode, and where to. `mirror-rt encode` has an option for every field.
 
     Attributes:
-        input: a file in .txt (and others: lines), .jsonl, .csv or .parquet; "-" for lines on
-            standard input.
+        input: a file in .jsonl, .ndjson, .json, .csv, .tsv (also with .gz) or .parquet, which have
+            fields; others are lines, as "-" is: standard input.
         output: a file in .npy, .jsonl, .parquet or .arrow; "-" for JSON lines on standard output.
         id_field: field or column of the ids; by default rows that are numbered from 0.
         processes: how many processes encode; they share the processors, unless the number of
@@ -83,9 +83,9 @@ class DatasetConfig(JobConfig, ClusterOptions):
     """Say which dataset to encode, and where to; see `ClusterOptions` for the engine.
 
     Attributes:
-        input: a folder of .parquet, .jsonl, .csv and .txt files, a pattern (`texts/**/*.parquet`),
-            or a file; in an object store by its address (`s3://...`). The lines of .txt files are
-            texts, in a column that is named `text_field`.
+        input: a folder of files in the formats of `BulkConfig` and .txt, a pattern
+            (`texts/**/*.parquet`), or a file; in an object store by its address (`s3://...`). The
+            lines of .txt files are texts, in a column that is named `text_field`.
         output: folder for the vectors: a Parquet file for each block of the input, which is a row
             group of a Parquet file or a whole file of another format.
         columns: columns of the input to keep beside the vectors; by default all of them.

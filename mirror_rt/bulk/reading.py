@@ -11,44 +11,29 @@ from typing import Any
 
 import numpy as np
 
-from mirror_rt.errors import ConfigError, DataError, require
-from mirror_rt.io.arrow import iter_parquet, open_parquet
+from mirror_rt.bulk.options import JobConfig
+from mirror_rt.errors import DataError, require
+from mirror_rt.io.arrow import open_parquet
+from mirror_rt.io.rows import FORMATS, files_of_rows, row_format, row_suffix
 from mirror_rt.io.storage import Folder, StoredFile, find_files
-from mirror_rt.io.text import (
-    column_indices,
-    iter_csv,
-    iter_csv_rows,
-    iter_jsonl,
-    iter_lines,
-    iter_objects,
-)
 from mirror_rt.schema import is_unicode
 from mirror_rt.tokens.windows import TextWindow, text_windows
 
-# Other files have a text on each line.
-_READERS = {
-    ".jsonl": iter_jsonl,
-    ".ndjson": iter_jsonl,
-    ".csv": iter_csv,
-    ".parquet": iter_parquet,
-}
-_SUFFIXES = (*_READERS, ".txt")
 _FOOTERS_AT_A_TIME = 16
 
 
 def iter_records(path: str, text_field: str, id_field: str | None) -> Iterator[tuple[Any, ...]]:
     """Yield (text,) or (text, id) for every row of a file; "-" stands for standard input's lines.
 
-    The suffix tells the format: .jsonl or .ndjson, .csv, .parquet; anything else is read as lines.
+    The suffix tells the format (`mirror_rt.io.rows.FORMATS`); anything else is read as lines.
+
+    Raises:
+        ConfigError: a field is asked for that lines do not have.
     """
+    asked = ("--text-field", None if text_field == JobConfig.text_field else text_field)
+    found = row_format(path, asked, ("--id-field", id_field))
     fields = (text_field,) if id_field is None else (text_field, id_field)
-    read = _READERS.get(Path(path).suffix)
-    if read is None and id_field is not None:
-        raise ConfigError(
-            f"--id-field {id_field}: {path} is read as lines, which have no fields; give a file "
-            f"in {', '.join(_READERS)}"
-        )
-    rows = ((line,) for line in iter_lines(path)) if read is None else read(path, *fields)
+    rows = (values for _, values in found.numbered(path, *fields))
     return rows if id_field is None else _checked_ids(path, id_field, rows)
 
 
@@ -88,15 +73,19 @@ def record_windows(
         yield window._replace(ids=ids or None)
 
 
-def count_records(path: str) -> int:
-    """Return about how many texts a file holds: its lines, or its rows of CSV or Parquet.
+def count_records(path: str) -> int | None:
+    """Return about how many texts a file holds: its lines, or its rows of a table.
 
-    This is for a progress bar: blank lines count, and stray quotes mislead it. It reads GB/s.
+    This is for a progress bar: blank lines count, and stray quotes mislead it. It reads GB/s. None
+    for a file of which only reading tells, such as one that is packed.
     """
-    if Path(path).suffix == ".parquet":
+    suffix = row_suffix(path)
+    if path.lower().endswith(".gz") or suffix == ".json":
+        return None
+    if suffix == ".parquet":
         with open_parquet(path) as table:
             return int(table.metadata.num_rows)
-    quoted = Path(path).suffix == ".csv"
+    quoted = suffix == ".csv"
     count, inside, last = 0, 0, b""
     with Path(path).open("rb") as file:
         while block := file.read(1 << 20):
@@ -109,7 +98,7 @@ def count_records(path: str) -> int:
             count += int(np.count_nonzero(ends))
             last = block[-1:]
     count += last not in (b"", b"\n")
-    return max(0, count - 1) if quoted else count
+    return max(0, count - 1) if suffix in (".csv", ".tsv") else count
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +133,7 @@ def find_blocks(where: str, *, outside: Folder) -> list[Block]:
 
     Files in the folder `outside`, which is that of the output, do not count.
     """
-    files = find_files(where, _SUFFIXES, outside=outside)
+    files = find_files(where, FORMATS, files_of_rows, outside=outside)
     with ThreadPoolExecutor(_FOOTERS_AT_A_TIME) as pool:
         return [block for blocks in pool.map(_blocks_of, files) for block in blocks]
 
@@ -162,74 +151,12 @@ def read_block(block: Block, text: str, columns: Sequence[str] | None, rows: int
     """
     pyarrow = require("pyarrow", extra="tables", purpose="a dataset")
     wanted = None if columns is None else list(dict.fromkeys([text, *columns]))
-    name, file = block.file.name, block.file
+    file = block.file
     try:
-        if name.endswith(".parquet"):
-            yield from _read_row_group(block, text, wanted, rows)
-        elif name.endswith((".jsonl", ".ndjson")):
-            yield from _read_objects(file, text, wanted, rows)
-        elif name.endswith(".csv"):
-            yield from _read_cells(file, text, wanted, rows)
-        else:
-            for lines in _in_groups(iter_lines(file), rows):
-                yield pyarrow.record_batch({text: pyarrow.array(lines, pyarrow.string())})
+        yield from row_format(file).batches(file, block.group, text, wanted, rows)
     except (pyarrow.ArrowException, OSError, OverflowError, UnicodeEncodeError) as error:
         raise DataError(f"{file} cannot be read: {error}") from error
 
 
 def _blocks_of(file: StoredFile) -> list[Block]:
-    if not file.name.endswith(".parquet"):
-        return [Block(file, 0, None)]
-    metadata = open_parquet(file).metadata
-    return [Block(file, i, metadata.row_group(i).num_rows) for i in range(metadata.num_row_groups)]
-
-
-def _read_row_group(block: Block, text: str, wanted: list[str] | None, rows: int) -> Iterator[Any]:
-    with open_parquet(block.file) as file:
-        column_indices(block.file, file.schema_arrow.names, wanted or [text])
-        yield from file.iter_batches(rows, row_groups=[block.group], columns=wanted)
-
-
-def _read_objects(
-    file: StoredFile, text: str, wanted: list[str] | None, rows: int
-) -> Iterator[Any]:
-    """Read JSON lines twice: the types of the columns follow from all of the values."""
-    pyarrow = require("pyarrow", extra="tables", purpose="a dataset")
-
-    def groups() -> Iterator[list[dict[str, Any]]]:
-        for objects in _in_groups(iter_objects(file, text), rows):
-            for one in objects:
-                if not (isinstance(one[text], str) and is_unicode(one[text])):
-                    one[text] = None  # which has no vector
-            yield objects
-
-    schema = pyarrow.schema([])
-    for objects in groups():
-        names = wanted or list(dict.fromkeys(name for one in objects for name in one))
-        found = pyarrow.RecordBatch.from_pylist(
-            [{name: one.get(name) for name in names} for one in objects]
-        )
-        schema = pyarrow.unify_schemas([schema, found.schema], promote_options="permissive")
-    if len(schema) and pyarrow.types.is_null(schema.field(text).type):
-        schema = schema.set(schema.get_field_index(text), pyarrow.field(text, pyarrow.string()))
-    for objects in groups():
-        yield pyarrow.RecordBatch.from_pylist(objects, schema=schema)
-
-
-def _read_cells(file: StoredFile, text: str, wanted: list[str] | None, rows: int) -> Iterator[Any]:
-    pyarrow = require("pyarrow", extra="tables", purpose="a dataset")
-    cells = iter_csv_rows(file)
-    header = next(cells, [])
-    names = wanted or header
-    column_indices(file, header, list(dict.fromkeys([text, *names])))
-    for group in _in_groups(cells, rows):
-        columns = dict(zip(header, zip(*group, strict=True), strict=True))
-        yield pyarrow.record_batch(
-            {name: pyarrow.array(columns[name], pyarrow.string()) for name in names}
-        )
-
-
-def _in_groups(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    stream = iter(items)
-    while group := list(islice(stream, size)):
-        yield group
+    return [Block(file, i, rows) for i, rows in enumerate(row_format(file).groups(file))]

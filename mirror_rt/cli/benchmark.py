@@ -28,7 +28,7 @@ from mirror_rt.errors import ConfigError, require
 from mirror_rt.inference.engines import engine_version
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import check_free
-from mirror_rt.io.text import read_texts
+from mirror_rt.io.rows import read_texts
 from mirror_rt.pipeline.options import EncodeOptions
 
 # Options that change which tokens or how many texts are encoded; `ranges` costs no time.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, cast, get_args, get_type_hints
 
 from mirror_rt.bundle.hub import hub_library
 from mirror_rt.bundle.json_document import to_export
@@ -20,6 +20,8 @@ from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, Setting
+from mirror_rt.evaluation import static_vectors
+from mirror_rt.evaluation.models import EvaluatedEncoder
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.plugins import load_plugin
 from mirror_rt.progress import transfer_progress
@@ -43,6 +45,21 @@ class LoadingOptions:
         Help("of a model that is no bundle; auto: declared, else mean"),
     ] = "auto"
     load: Annotated[Given[LoadOptions], Group("model", leave_out=("pooling",))]
+
+    def load_evaluated(self, spec: str) -> EvaluatedEncoder:
+        """Load what an evaluation takes: word vectors, NAME:POOLING, or as `load_named`."""
+        if static_vectors.is_static(Path(spec)):
+            return static_vectors.StaticVectors.read(Path(spec))
+        name, options = self.pooled(spec)
+        return options.load_named(name)
+
+    def pooled(self, spec: str) -> tuple[str, LoadingOptions]:
+        """Take the pooling from the end of NAME:POOLING, where it is one."""
+        name, _, pooling = spec.rpartition(":")
+        known = get_args(get_type_hints(LoadingOptions)["pooling"])
+        if pooling not in known or not name or Path(spec).exists():
+            return spec, self
+        return name, replace(self, pooling=cast(Any, pooling))
 
     def load_named(self, name: str) -> BatchEncoder:
         """Load a bundle without torch, or a Hugging Face folder or name with PyTorch.

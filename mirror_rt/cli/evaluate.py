@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 import sys
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args, get_type_hints
+from typing import Annotated
 
 from mirror_rt import __version__
 from mirror_rt.bundle.manifest import Layout
@@ -21,7 +21,7 @@ from mirror_rt.evaluation.html import to_html
 from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.report import Header, figure_cells, to_json
 from mirror_rt.evaluation.run import Evaluation, evaluate_sets
-from mirror_rt.evaluation.static_vectors import StaticVectors, is_static
+from mirror_rt.evaluation.static_vectors import is_static
 from mirror_rt.evaluation.suites import SUITES, EvaluationSet, Found, SuiteOptions, find_sets
 from mirror_rt.io.atomic import check_free, new_file, write_json
 from mirror_rt.languages.tags import language_key
@@ -144,21 +144,12 @@ def _labelled(spec: str) -> tuple[str, str]:
     return spec, spec
 
 
-def _pooled(path: str, loading: LoadingOptions) -> tuple[str, LoadingOptions]:
-    """Take the pooling from the end of MODEL:POOLING, where it is one."""
-    name, _, pooling = path.rpartition(":")
-    known = get_args(get_type_hints(LoadingOptions)["pooling"])
-    if pooling not in known or not name or Path(path).exists():
-        return path, loading
-    return name, replace(loading, pooling=cast(Any, pooling))
-
-
 def _model(label: str, path: str, loading: LoadingOptions) -> EvaluatedModel:
     """Make a model with one encoder, or with one per language (a pack or a folder of models)."""
-    path, loading = _pooled(path, loading)
+    if is_static(Path(path)):
+        return EvaluatedModel(label, lambda language: loading.load_evaluated(path))
+    path, loading = loading.pooled(path)
     folder = Path(path)
-    if is_static(folder):
-        return EvaluatedModel(label, lambda language: StaticVectors.read(folder))
     if is_pack(folder):
         index = PackIndex.read(folder)
         folders = {

@@ -18,14 +18,18 @@ from mirror_rt.evaluation import evaluate_geometry, read_scored_pairs, spearman
 from mirror_rt.evaluation.plots import plot_grades
 from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.io.atomic import check_free, new_file
-from mirror_rt.io.text import read_texts
+from mirror_rt.io.rows import read_texts
 
 
 @dataclass(frozen=True, kw_only=True)
 class _OfOneFile(Invocation):
     """The options that both commands have."""
 
-    model: Annotated[str, Help("bundle, or Hugging Face folder or name", "M", word=True)]
+    model: Annotated[
+        str,
+        Help("bundle, Hugging Face folder or name, also as NAME:POOLING, or a file of word vectors "
+             "(.vec, .txt, .bin)", "M", word=True),
+    ]  # fmt: skip
     loading: Annotated[LoadingOptions, Group()]
     json: Annotated[bool, Help("JSON instead of a table")] = False
 
@@ -65,7 +69,7 @@ class Similarity(_OfOneFile):
             check_free(path, overwrite=False)
         if self.plot is not None:
             require("matplotlib", extra="demo", purpose="--plot")
-        found = cosines(self.loading.load_named(self.model), pairs.first, pairs.second)
+        found = cosines(self.loading.load_evaluated(self.model), pairs.first, pairs.second)
         if self.cosines is not None:
             columns = (pairs.first, pairs.second, pairs.scores.tolist(), found.tolist())
             rows = [
@@ -96,7 +100,7 @@ class Geometry(_OfOneFile):
 
     def run(self) -> None:
         texts = read_texts(self.texts)
-        model = self.loading.load_named(self.model)
+        model = self.loading.load_evaluated(self.model)
         self._print(dataclasses.asdict(evaluate_geometry(model, texts)))
 
 

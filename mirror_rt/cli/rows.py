@@ -13,11 +13,11 @@ from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.pairs import find_text_columns
 from mirror_rt.evaluation.readers.tables import find_column, numbered_lines
 from mirror_rt.io.atomic import new_file
-from mirror_rt.io.text import Table, iter_jsonl, read_table
+from mirror_rt.io.rows import Table, row_format
 
 INPUT = Help(
-    "FILE.jsonl; FILE.csv or FILE.tsv with a header; another name, or - for standard input, for "
-    "lines: a text, or two with a tab between them",
+    "FILE.jsonl, .json, .csv, .tsv or .parquet with named columns, also with .gz; another name, or "
+    "- for standard input, for lines: a text, or two with a tab between them",
     "FILE",
 )
 _TEXT_FIELDS = ("text", "sentence")
@@ -41,7 +41,7 @@ def read_rows(path: str, names: str | None, count: int, label: str | None = None
     """Read texts, or pairs of texts, from a file.
 
     Args:
-        path: file of lines, .jsonl, .csv or .tsv; `-` is standard input.
+        path: file of lines, or in one of `mirror_rt.io.rows.FORMATS`; `-` is standard input.
         names: columns of the texts, joined by commas; None for usual ones.
         count: number of texts in a row, 1 or 2.
         label: column of a label; None for none.
@@ -56,32 +56,24 @@ def read_rows(path: str, names: str | None, count: int, label: str | None = None
             f"--fields {names}: expected {count} column{'s' if count > 1 else ''}, as a row has "
             f"{'two texts' if count > 1 else 'one text'}"
         )
-    suffix = Path(path).suffix
-    if suffix == ".jsonl":
-        columns = fields or (["sentence1", "sentence2"] if count == 2 else ["text"])
-        records = iter_jsonl(path, *columns, *([label] if label else []))
-        return ((_item(r[:count]), str(r[count]) if label else None) for r in records)
-    if suffix in (".csv", ".tsv"):
-        return _table_rows(read_table(Path(path)), fields, label, count)
-    if fields is not None or label is not None:
-        raise ConfigError(f"--fields and --label-field need columns: {path} has lines")
-    return ((_item(_cells(path, n, line, count)), None) for n, line in numbered_lines(path))
+    found = row_format(path, ("--fields", names), ("--label-field", label))
+    if not found.has_fields:
+        lines = numbered_lines(path)
+        return ((_item(_cells(path, n, line, count)), None) for n, line in lines)
+    columns = fields or _usual_columns(Path(path), found.names(path), label, count)
+    rows = found.numbered(path, *columns, *([label] if label else []))
+    return ((_item(row[:count]), _label(row[count]) if label else None) for _, row in rows)
 
 
-def _table_rows(
-    table: Table, fields: list[str] | None, label: str | None, count: int
-) -> Iterator[Row]:
-    if fields is not None:
-        names = tuple(fields)
-    elif count == 1:
-        names = (find_column(table, _TEXT_FIELDS, "texts (see --fields)"),)
-    else:
-        names = find_text_columns(table, label or "score")
-    columns = [table.column(name) for name in names]
-    cells: list[str | None] = [None] * len(table.rows)
-    if label is not None:
-        cells = [*table.column(label)]
-    return zip(map(_item, zip(*columns, strict=True)), cells, strict=True)
+def _usual_columns(path: Path, names: list[str], label: str | None, count: int) -> list[str]:
+    table = Table(path, names, [], [])
+    if count == 1:
+        return [find_column(table, _TEXT_FIELDS, "texts (see --fields)")]
+    return list(find_text_columns(table, label or "score"))
+
+
+def _label(value: Any) -> str:
+    return "" if value is None else str(value)
 
 
 def _cells(path: str, number: int, line: str, count: int) -> tuple[str, ...]:

@@ -166,13 +166,14 @@ def semantic_search(
         score_function: `cos_sim`, `dot_score`, or a function of [q, D] and [n, D] to [q, n].
 
     Returns:
-        For each query, best first, `{"corpus_id": row, "score": score}`.
+        For each query, best first, `{"corpus_id": row, "score": score}`. Rows without a score, such
+        as those of NaN, are left out.
 
     Raises:
         ConfigError: as `mirror_rt.search`, which gives arrays.
     """
     return [
-        [{"corpus_id": int(i), "score": float(s)} for s, i in zip(*found, strict=True)]
+        [{"corpus_id": int(i), "score": float(s)} for s, i in zip(*found, strict=True) if i >= 0]
         for best in _best(
             query_embeddings, corpus_embeddings, query_chunk_size, top_k, score_function
         )
@@ -204,7 +205,8 @@ def paraphrase_mining(
     row = 0
     for best in _best(embeddings, embeddings, query_chunk_size, top_k + 1, score_function):
         for scores, others in zip(*best, strict=True):
-            near = [(int(j), float(s)) for s, j in zip(scores, others, strict=True) if j != row]
+            found = zip(scores, others, strict=True)
+            near = [(int(j), float(s)) for s, j in found if j not in (row, -1)]
             for other, score in near[:top_k]:
                 pairs.setdefault((min(row, other), max(row, other)), score)
             row += 1
@@ -225,7 +227,9 @@ def community_detection(
         The rows of each group, the central one first and the largest group first. A row is in one
         group at most, and a group has `min_community_size` rows or more.
     """
-    rows = normalize_rows(np.asarray(as_array(embeddings), np.float32).reshape(len(embeddings), -1))
+    if len(embeddings) == 0:
+        return []
+    rows = normalize_rows(np.atleast_2d(np.asarray(as_array(embeddings), np.float32)))
     found = []
     for first in range(0, len(rows), batch_size):
         for center, scores in enumerate(rows[first : first + batch_size] @ rows.T, first):
@@ -247,6 +251,9 @@ def _best(queries: Any, corpus: Any, chunk: int, top_k: int, compare: Compare) -
         np.asarray(as_array(side)) if isinstance(side, list) else side for side in (queries, corpus)
     )
     queries = queries[None] if queries.ndim == 1 else queries
+    if top_k == 0 or len(corpus) == 0:
+        yield np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        return
     if compare in (cos_sim, dot_score):
         rows = [np.asarray(as_array(side), np.float32) for side in (queries, corpus)]
         left, right = map(normalize_rows, rows) if compare is cos_sim else rows

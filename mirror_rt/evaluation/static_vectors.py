@@ -31,7 +31,7 @@ _WORDS = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 
 def is_static(path: Path) -> bool:
     """Tell whether a path names a file of word vectors, by its suffix (also before `.gz`)."""
-    name = path.name.removesuffix(".gz")
+    name = path.name.lower().removesuffix(".gz")
     return name.endswith(_SUFFIXES) and not path.is_dir()
 
 
@@ -57,7 +57,7 @@ class StaticVectors:
         """
         rows: dict[str, int] = {}
         vectors: list[Vector] = []
-        for word, vector in _binary(path) if path.suffix == ".bin" else _text(path):
+        for word, vector in _binary(path) if path.suffix.lower() == ".bin" else _text(path):
             if rows.setdefault(word, len(vectors)) == len(vectors):
                 vectors.append(vector)
         if not vectors:
@@ -76,7 +76,7 @@ class StaticVectors:
         unknown = 0
         for i, text in enumerate(inputs):
             if rows := self._known(text):
-                found[i] = self._vectors[rows].mean(axis=0)
+                found[i] = self._vectors[rows].mean(axis=0, dtype=np.float64)
             unknown += not rows
         if unknown:
             logger.warning("%d of %d texts have no known word", unknown, len(inputs))
@@ -109,7 +109,8 @@ def _text(path: Path) -> Iterator[tuple[str, Vector]]:
         # Some of GloVe's words have spaces in them, so the numbers are counted from the end.
         word, numbers = " ".join(cells[:-size]), cells[len(cells) - size :]
         try:
-            vector = np.array(numbers, dtype=np.float32)
+            with np.errstate(over="ignore"):  # of a number that float32 cannot hold: refused below
+                vector = np.array(numbers, dtype=np.float32)
         except ValueError:
             vector = np.empty(0, dtype=np.float32)
         if size < 1 or len(cells) <= size or not np.isfinite(vector).all() or not len(vector):

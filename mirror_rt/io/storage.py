@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -127,11 +127,18 @@ class StoredFile:
         return f"{self.folder}/{self.name}"
 
 
-def find_files(where: str, suffixes: tuple[str, ...], *, outside: Folder) -> list[StoredFile]:
+def find_files(
+    where: str,
+    suffixes: Iterable[str],
+    among: Callable[[Iterable[str]], list[str]],
+    *,
+    outside: Folder,
+) -> list[StoredFile]:
     """Return the files that a path, a pattern or an address means, in order of their names.
 
-    A folder stands for the files below it that have one of the suffixes, without those whose name,
-    or the name of a folder on the way, begins with "." or "_". In a pattern, `*` and `?` stand for
+    A folder stands for the files below it that `among` picks by their names (those of `suffixes`,
+    as an error says), without those whose name, or the name of a folder on the way, begins with
+    "." or "_". In a pattern, `*` and `?` stand for
     characters of a name and `**` for folders. Files in the folder `outside` are never meant.
     """
     base, pattern = _split(where)
@@ -142,8 +149,8 @@ def find_files(where: str, suffixes: tuple[str, ...], *, outside: Folder) -> lis
     elif (one := _as_file(folder)) is not None:
         return [one]
     else:
-        found = [file for name, file in folder.files().items()
-                 if name.endswith(suffixes) and not re.search(r"(^|/)[._]", name)]  # fmt: skip
+        files = folder.files()
+        found = [files[name] for name in among(files) if not re.search(r"(^|/)[._]", name)]
     found = [one for one in found if not f"{folder.path}/{one.name}".startswith(f"{outside.path}/")]
     if not found:
         kind = "matches" if pattern else f"in {', '.join(suffixes)} is at"

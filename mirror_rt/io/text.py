@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import gzip
@@ -10,16 +11,14 @@ import json
 import os
 import sys
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
 from mirror_rt.errors import DataError
-from mirror_rt.io.limits import COLUMNS, LINE, unpacked
+from mirror_rt.io.limits import COLUMNS, DECLARED, LINE, unpacked
 from mirror_rt.io.storage import StoredFile
 from mirror_rt.schema import is_too_deep
 
@@ -48,73 +47,89 @@ def iter_lines(path: Source) -> Iterator[str]:
             yield text.removesuffix("\n").removesuffix("\r")
 
 
-def read_texts(path: Source, most: int | None = None) -> list[str]:
-    """Read the lines that are not blank, or the first so many; errors are those of `iter_lines`."""
-    texts = list(islice(filter(str.strip, iter_lines(path)), most))
-    if not texts:
-        raise DataError(f"{path} holds no texts")
-    return texts
+def numbered_objects(path: Source, *fields: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the line number and the JSON object of every line; skip blank lines.
 
-
-def iter_jsonl(path: Source, *fields: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of the fields of the JSON object on every line; skip blank lines."""
-    for record in iter_objects(path, *fields):
-        yield tuple(record[field] for field in fields)
-
-
-def iter_objects(path: Source, *fields: str) -> Iterator[dict[str, Any]]:
-    """Yield the JSON object on every line, as `iter_jsonl` with one field at least."""
+    What is no object with all of the fields is a DataError that names the line.
+    """
     for number, line in enumerate(iter_lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            if is_too_deep(record):  # which Arrow would take hours for
-                raise ValueError("its values are nested too deep")
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {number}: not JSON: {error}") from error
-        for field in fields:
-            if not isinstance(record, dict) or field not in record:
-                raise DataError(
-                    f"{path}, line {number}: expected an object with the field {field!r}"
-                )
-        yield record
+        if line.strip():
+            yield (
+                number,
+                _checked_object(path, f"line {number}", _parsed(path, number, line), fields),
+            )
 
 
-def iter_csv(path: Source, *columns: str) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of the named columns of every row of a CSV file (RFC 4180) with a header."""
-    rows = iter_csv_rows(path)
-    indices = column_indices(path, next(rows, []), columns)
-    for row in rows:
-        yield tuple(row[i] for i in indices)
+def numbered_items(path: Source, *fields: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the numbers (from 1) and the objects of a JSON list, or lines as `numbered_objects`.
+
+    The list is read as a whole; one of more than 64 MiB is a DataError.
+    """
+    with _open(path) as file:
+        content = file.read(DECLARED + 1)
+    if not content.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+        yield from numbered_objects(path, *fields)
+        return
+    if len(content) > DECLARED:
+        raise DataError(f"{path} is a list of more than {DECLARED:,} bytes: give it as JSON lines")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 ({error.reason}); convert it first") from error
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON: {error}") from error
+    for number, one in enumerate(items, 1):
+        if is_too_deep(one):
+            raise DataError(f"{path}, item {number}: its values are nested too deep")
+        yield number, _checked_object(path, f"item {number}", one, fields)
 
 
-def iter_csv_rows(path: Source) -> Iterator[list[str]]:
-    """Yield the header and every row of a CSV file (RFC 4180); errors are those of `iter_csv`."""
-    numbered = numbered_csv(path)
-    _, header = next(numbered, (1, []))
-    yield header
-    for number, row in numbered:
-        _check_width(path, number, row, header)
-        yield row
+def _parsed(path: Source, number: int, line: str) -> Any:
+    try:
+        record = json.loads(line)
+        if is_too_deep(record):  # which Arrow would take hours for
+            raise ValueError("its values are nested too deep")
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}, line {number}: not JSON: {error}") from error
+    return record
 
 
-def numbered_csv(path: Source, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Yield the line number and the cells of every row of a CSV file that is not empty."""
+def _checked_object(path: Source, where: str, one: Any, fields: Sequence[str]) -> dict[str, Any]:
+    if not isinstance(one, dict):
+        raise DataError(f"{path}, {where}: expected an object")
+    for field in fields:
+        if field not in one:
+            raise DataError(f"{path}, {where}: expected an object with the field {field!r}")
+    return one
+
+
+def numbered_csv(path: Source, delimiter: str | None = None) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number and the cells of every row of a CSV file that is not empty.
+
+    Without a delimiter it is a tab where the first line has one, and else a comma (RFC 4180).
+    """
     # The csv module has one limit on the size of a cell for the whole process. It is only ever
     # raised, never lowered, so that what can be read does not depend on what was read before.
     csv.field_size_limit(max(csv.field_size_limit(), LINE))
     with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         lines = iter(partial(text.readline, LINE + 1), "")
-        reader = csv.reader(_checked_lines(path, lines), delimiter=delimiter, strict=True)
+        reader = None
         try:
+            checked = _checked_lines(path, lines)
+            first = next(checked, "")
+            delimiter = delimiter or ("\t" if "\t" in first else ",")
+            reader = csv.reader(chain([first], checked), delimiter=delimiter, strict=True)
             yield from ((reader.line_num, row) for row in reader if row)
         except csv.Error as error:
-            raise DataError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
+            raise DataError(
+                f"{path}, line {reader.line_num if reader else 1}: not CSV: {error}"
+            ) from error
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{path}, after line {reader.line_num}: not UTF-8 ({error.reason}); convert it "
-                "first, for example with iconv -t UTF-8"
+                f"{path}, after line {reader.line_num if reader else 0}: not UTF-8 "
+                f"({error.reason}); convert it first, for example with iconv -t UTF-8"
             ) from error
 
 
@@ -122,7 +137,7 @@ def column_indices(path: Source, header: Sequence[str], columns: Sequence[str]) 
     """Return the columns' indices in the header; DataError if one is missing or there twice."""
     if not header:
         raise DataError(f"{path} is empty: expected a header and rows")
-    _check_columns(path, header)
+    check_columns(path, header)
     for column in columns:
         if (found := header.count(column)) != 1:
             problem = f"no column {column!r}" if found == 0 else f"{found} columns {column!r}"
@@ -146,85 +161,43 @@ def _checked_lines(path: Source, lines: Iterator[str]) -> Iterator[str]:
         yield line
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table: a header, and rows with as many cells.
-
-    Attributes:
-        path: path of the file.
-        header: column names, all different.
-        rows: cells of each row.
-        lines: line number of each row in the file.
-    """
-
-    path: Path
-    header: list[str]
-    rows: list[list[str]]
-    lines: list[int]
-
-    def column(self, name: str) -> list[str]:
-        """Return the cells of one column; raise DataError if the header lacks it."""
-        if name not in self.header:
-            raise DataError(f"{self.path} has no column {name!r}, only {', '.join(self.header)}")
-        index = self.header.index(name)
-        return [row[index] for row in self.rows]
-
-
-def read_table(path: Path) -> Table:
-    """Read a table with a header: `.csv` with quotes (comma or tab), anything else as plain TSV."""
-    if path.suffix == ".csv":
-        first = next(iter_lines(path), "")
-        numbered = list(numbered_csv(path, "\t" if "\t" in first else ","))
-    else:
-        numbered = [(n, line.split("\t")) for n, line in enumerate(iter_lines(path), 1) if line]
-    if not numbered:
-        raise DataError(f"{path} is empty: expected a header and rows")
-    (_, header), *rows = numbered
-    _check_columns(path, header)
-    if len(header) > len(counts := Counter(header)):
-        repeated = min(name for name, count in counts.items() if count > 1)
-        raise DataError(f"{path} has the column {repeated!r} more than once")
-    for number, cells in rows:
-        _check_width(path, number, cells, header)
-    return Table(path, header, [cells for _, cells in rows], [number for number, _ in rows])
-
-
-def _check_columns(path: Source, header: Sequence[str]) -> None:
+def check_columns(path: Source, header: Sequence[str]) -> None:
+    """Raise DataError for a header of very many columns."""
     if len(header) > COLUMNS:
         raise DataError(f"{path} has {len(header):,} columns, expected at most {COLUMNS:,}")
 
 
-def _check_width(path: Source, number: int, cells: list[str], header: list[str]) -> None:
+def check_width(path: Source, number: int, cells: list[str], header: list[str]) -> None:
+    """Raise DataError for a row that has another number of cells than the header."""
     if len(cells) != len(header):
         raise DataError(f"{path}, line {number}: {len(cells)} cells, the header has {len(header)}")
 
 
 @contextlib.contextmanager
 def _open(path: Source) -> Iterator[IO[bytes]]:
-    if isinstance(path, StoredFile):
-        with path.open() as file:
-            yield file
-        return
     if str(path) == "-":
         if sys.stdin is None:
             raise DataError("standard input is closed")
         yield sys.stdin.buffer
         return
-    path = Path(path)
-    if path.is_dir():
-        raise DataError(f"{path} is a folder, expected a file")
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    with file:
-        if path.suffix != ".gz":
+    with path.open() if isinstance(path, StoredFile) else _open_local(Path(path)) as file:
+        if not str(path).lower().endswith(".gz"):
             yield file
             return
+        size = path.bytes if isinstance(path, StoredFile) else os.fstat(file.fileno()).st_size
         try:
             with gzip.open(file) as content:
-                yield unpacked(cast(IO[bytes], content), os.fstat(file.fileno()).st_size, path)
+                yield unpacked(cast(IO[bytes], content), size, path)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(f"{path} cannot be unpacked: {error}") from error
         except MemoryError as error:
             raise DataError(f"{path} needs more memory than there is") from error
+
+
+def _open_local(path: Path) -> IO[bytes]:
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, expected a file")
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None

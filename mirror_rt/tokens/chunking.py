@@ -112,17 +112,20 @@ def token_rows(
         elif long and on_too_long == "error":
             refused[i] = too_long_reason(tokenizer.max_length)
         elif long and on_too_long == "truncate-left":
-            rows.append((i, last_chunk(tokenizer, texts[i], prompt), 1))
-            cut[i] = True
+            if len(ids := last_chunk(tokenizer, texts[i], prompt)):
+                rows.append((i, ids, 1))
+                cut[i] = True
+            else:
+                refused[i] = tokenizer.why_empty
         elif begin == end:
             refused[i] = tokenizer.why_empty
         else:
             rows.append((i, tokens.ids[begin:end], 1))
             cut[i] = long
-    text, ids, weights = zip(*rows, strict=True) if rows else ((), (), ())
+    text, tokens_of, weights = zip(*rows, strict=True) if rows else ((), (), ())
     return TokenRows(
         start,
-        RaggedTokens.from_arrays(ids),
+        RaggedTokens.from_arrays(tokens_of),
         cut,
         [(start + i, refused[i]) for i in sorted(refused)],
         np.array(text, dtype=np.int64),
@@ -185,8 +188,14 @@ def chunk_text(
 
 def last_chunk(tokenizer: TextTokenizer, text: str, prompt: str) -> Ids:
     """Return a row of the last tokens of a long text, with the special tokens and the prompt."""
-    before, own, after = _framed(tokenizer, [text[-tokenizer.clip_characters :]], prompt)
+    clip = tokenizer.clip_characters
+    before, own, after = _framed(tokenizer, [text[-clip:]], prompt)
     room = tokenizer.max_length - len(before) - len(after)
+    if len(own) < room and len(text) > clip:  # as of the beginning of a text, take more of it
+        rest = tokenizer.without_blank_end(text, left=True)
+        most = tokenizer.most_characters
+        before, own, after = _framed(tokenizer, [rest[-most:]], prompt)
+        room = tokenizer.max_length - len(before) - len(after)
     return np.concatenate([before, own[-room:], after])
 
 

@@ -147,6 +147,8 @@ class TextTokenizer:
         self.max_length = max_length
         self.clip_characters = _CLIP_CHARACTERS_PER_TOKEN * max_length
         """Most characters that are tokenised at once: 64 per token of the limit."""
+        self.most_characters = _SECOND_CLIP * max_length
+        """Most characters of a text that is tokenised again, as those give too few tokens."""
         self._short = min(_SHORT_CHARACTERS, self.clip_characters)
 
     def _cut_at(self, tokens: int) -> None:
@@ -271,17 +273,33 @@ class TextTokenizer:
         With `left`, only the last characters of a long text, with the prompt before it, are
         tokenised, and not the first ones.
         """
-        clip, second = self.clip_characters, _SECOND_CLIP * self.max_length
+        clip, second = self.clip_characters, self.most_characters
         kept = [_clip(prompt, text, clip, left=left) for text in texts]
         encodings = self._encode(kept, special=special)
         truncated = list(map(bool, map(_OVERFLOWING, encodings)))
         if max(map(len, texts), default=0) > clip:
             for i, text in enumerate(texts):
                 if len(text) > clip and not truncated[i]:
-                    longer = _clip(prompt, text, second, left=left)
+                    rest = self.without_blank_end(text, left=left)
+                    longer = _clip(prompt, rest, second, left=left)
                     encodings[i] = self._encode([longer], special=special)[0]
-                    truncated[i] = bool(encodings[i].overflowing) or len(text) > second
+                    truncated[i] = bool(encodings[i].overflowing) or len(rest) > second
         return encodings, truncated
+
+    def without_blank_end(self, text: str, *, left: bool) -> str:
+        """Return a text without the parts that give no tokens: of its beginning, or of its end.
+
+        The end is meant with `left`, where texts lose their beginnings. Whole parts of
+        `clip_characters` are left out, so that a few characters of text behind very many blanks
+        are found in bounded memory.
+        """
+        size, begin, end = self.clip_characters, 0, len(text)
+        while end - begin > size:
+            part = text[end - size : end] if left else text[begin : begin + size]
+            if len(self.framed([part]).content):
+                break
+            begin, end = (begin, end - size) if left else (begin + size, end)
+        return text[begin:end]
 
     @property
     def vocabulary_size(self) -> int:

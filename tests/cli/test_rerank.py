@@ -56,7 +56,7 @@ def test_errors_are_one_line(bundle, tmp_path, cli):
         (["--input", empty, "--query", "a"], "holds no rows"),
         (["--input", pairs, "--query", " "], "query: the string is only white space"),
         (["--input", pairs, "--query", "a", "--top-k", 0], "at least 1"),
-        (["--input", pairs, "--fields", "a,b"], "need columns"),
+        (["--input", pairs, "--fields", "a,b"], "which have no fields"),
     ]:
         failed = cli("rerank", bundle, "--output", tmp_path / "o.jsonl", *options)
         assert failed.code != 0

@@ -323,6 +323,32 @@ def test_communities_are_those_of_the_real_function(threshold, size):
     ]
 
 
+@pytest.mark.parametrize(
+    ("queries", "corpus", "most"),
+    [(VECTORS[:2], VECTORS[:0], 3), (VECTORS[:0], VECTORS, 3), (VECTORS[:2], VECTORS, 0),
+     (VECTORS[0], VECTORS, 0)],
+)  # fmt: skip
+def test_a_search_that_finds_nothing_is_that_of_the_real_function(queries, corpus, most):
+    queries, corpus = torch.tensor(queries), torch.tensor(corpus)
+    theirs, ours = (u.semantic_search(queries, corpus, top_k=most) for u in (real_util, util))
+    assert ours == theirs
+
+
+def test_rows_without_a_score_are_not_found():
+    corpus = np.array([[np.nan, 1], [1, 0], [0, 1]], np.float32)
+    for compare in (util.cos_sim, util.dot_score):
+        (found,) = util.semantic_search(corpus[1], corpus, top_k=3, score_function=compare)
+        assert [one["corpus_id"] for one in found] == [1, 2]
+
+
+@pytest.mark.parametrize("rows", [[], VECTORS[:0], VECTORS[:1], VECTORS[0]])
+@pytest.mark.parametrize("size", [1, 2])
+def test_communities_of_few_rows_are_those_of_the_real_function(rows, size):
+    found = [u.community_detection(np.asarray(rows, np.float32), 0.5, size)
+             for u in (util, real_util)]  # fmt: skip
+    assert found[0] == found[1]
+
+
 def test_vectors_are_cut_and_normalised_as_by_the_real_functions(both):
     rows = torch.tensor(VECTORS)
     assert torch.allclose(util.normalize_embeddings(rows), real_util.normalize_embeddings(rows))

@@ -106,3 +106,29 @@ def test_beside_models(tmp_path, cli, tiny_bert):
     (glove,) = [one["value"] for one in results if one["model"] == "glove"]
     assert rows[0]["figures"][0]["value"] == glove
     assert "expected LABEL=FILE" in cli(*line, "x=none.vec", "--out", tmp_path / "other").err
+
+
+@pytest.mark.parametrize("name", ["wiki.vec", "WIKI.VEC", "glove.txt", "word2vec.bin"])
+def test_every_evaluation_takes_word_vectors(name, tmp_path, cli):
+    path = tmp_path / name
+    path.write_bytes(FORMATS[name.lower() if name.isupper() else name])
+    (tmp_path / "pairs.tsv").write_text(
+        "text1\ttext2\tscore\nthe\tRiver\t1\nbank\tbank\t5\nthe\tNew_York\t3\n"
+    )
+    (tmp_path / "texts.txt").write_text("the River\nbank\nNew_York\n")
+    done = cli("evaluate", "similarity", path, "--pairs", tmp_path / "pairs.tsv", "--json")
+    assert (done.code, json.loads(done.out)["spearman"]) == (0, pytest.approx(1.0)), done.err
+    done = cli("evaluate", "geometry", path, "--texts", tmp_path / "texts.txt", "--json")
+    assert done.code == 0, done.err
+
+
+def test_the_mean_of_a_long_text_is_exact_to_the_last_place(tmp_path, rng):
+    table = {f"w{i}": row for i, row in enumerate(rng.random((50, 3), np.float32))}
+    path = tmp_path / "v.txt"
+    path.write_text(
+        "".join(f"{w} {' '.join(map(repr, row.tolist()))}\n" for w, row in table.items())
+    )
+    words = rng.choice([*table], 100_000)
+    found = StaticVectors.read(path).encode([" ".join(words)], normalize_embeddings=False)
+    expected = np.mean([table[word] for word in words], axis=0, dtype=np.float64)
+    np.testing.assert_array_max_ulp(found[0], expected.astype(np.float32), 1)

@@ -320,6 +320,17 @@ def test_bfloat16_is_read(tmp_path):
     np.testing.assert_allclose(read_tensors(tmp_path / "x")["embeddings"], table(), rtol=1e-2)
 
 
+@pytest.mark.parametrize("length", [31, 32, 33, 1000, 100_000])
+def test_the_rounding_of_a_mean_does_not_grow_with_its_length(length, rng):
+    vectors = rng.random((10, 6), np.float32)
+    ids = rng.integers(0, 10, length).astype(np.int32)
+    (found,) = _core.mean_rows(vectors, ids, np.array([0, length]), normalize=False)
+    whole = vectors.astype(np.float64)[ids]
+    # 32 additions in float32 at most, then the result is rounded once more.
+    bound = (32 + 1) * 2**-24 * whole.mean(axis=0)
+    assert (abs(found - whole.mean(axis=0)) <= bound).all()
+
+
 @FUZZ
 @given(st.lists(st.lists(st.integers(0, 9), max_size=6), max_size=5), st.booleans(), st.booleans())
 def test_means_are_those_of_numpy(sequences, mapped, normalize):

@@ -26,9 +26,10 @@ from mirror_rt.evaluation.static_vectors import StaticVectors
 from mirror_rt.heads.task_heads import Heads, TaskHead
 from mirror_rt.io import limits
 from mirror_rt.io.limits import read_toml
+from mirror_rt.io.rows import read_table, read_texts, row_format
 from mirror_rt.io.storage import Folder
 from mirror_rt.io.tensors import read_tensors, tensor_shapes, write_tensors
-from mirror_rt.io.text import iter_csv, iter_jsonl, iter_lines, read_table, read_texts
+from mirror_rt.io.text import iter_lines, numbered_objects
 
 MEGABYTE = 1 << 20
 
@@ -111,7 +112,7 @@ def test_memory_that_is_not_there_is_said(tmp_path):
         import resource
         from pathlib import Path
         from mirror_rt.errors import DataError
-        from mirror_rt.io.text import read_table
+        from mirror_rt.io.rows import read_table
         used = int(open('/proc/self/statm').read().split()[0]) * {resource.getpagesize()}
         resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20),) * 2)
         try:
@@ -133,7 +134,7 @@ def test_a_table_of_very_many_columns(tmp_path):
     csv = tmp_path / "table.csv"
     csv.write_text(",".join(names) + "\n")
     with pytest.raises(DataError, match=r"has 16,385 columns"):
-        list(iter_csv(csv, "c0"))
+        list(row_format(csv).numbered(csv, "c0"))
     path.write_text("a\tb\ta\n1\t2\t3\n")
     with pytest.raises(DataError, match="the column 'a' more than once"):
         read_table(path)
@@ -146,7 +147,7 @@ def test_values_that_are_nested_too_deep(tmp_path, depth, kind):
     path = tmp_path / "rows.jsonl"
     path.write_text(f'{{"text": "a river", "more": {value}}}\n')
     with pytest.raises(DataError, match=r"rows\.jsonl, line 1: not JSON: "):
-        list(iter_jsonl(path, "text"))
+        list(numbered_objects(path, "text"))
     (block,) = find_blocks(str(path), outside=Folder.at(str(tmp_path / "out")))
     with pytest.raises(DataError, match="line 1"):
         list(read_block(block, "text", None, 10))
@@ -156,7 +157,7 @@ def test_values_of_few_levels_are_read(tmp_path):
     path = tmp_path / "rows.jsonl"
     value = "[" * 20 + "1" + "]" * 20
     path.write_text(f'{{"text": "a [river] {{[[", "more": {value}}}\n')
-    assert list(iter_jsonl(path, "text")) == [("a [river] {[[",)]
+    assert list(row_format(path).numbered(path, "text")) == [(1, ("a [river] {[[",))]
 
 
 def word2vec(words, header=None):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from mirror_rt import ConfigError, DataError, OutputExistsError
-from mirror_rt.io.text import iter_jsonl, iter_lines, read_table
+from mirror_rt.io.rows import read_table
+from mirror_rt.io.text import iter_lines, numbered_objects
 from mirror_rt.io.vectors import open_sink
 
 
@@ -48,11 +49,11 @@ def test_missing_file_and_folder(tmp_path):
 
 def test_jsonl(tmp_path):
     path = write(tmp_path, b'{"text": "a"}\n\n{"text": null, "b": 1}\n')
-    assert list(iter_jsonl(path, "text")) == [("a",), (None,)]
+    assert [one["text"] for _, one in numbered_objects(path, "text")] == ["a", None]
     with pytest.raises(DataError, match="line 1: expected an object with the field 'b'"):
-        list(iter_jsonl(path, "b"))
+        list(numbered_objects(path, "b"))
     with pytest.raises(DataError, match="line 1: not JSON"):
-        list(iter_jsonl(write(tmp_path, b"{"), "text"))
+        list(numbered_objects(write(tmp_path, b"{"), "text"))
 
 
 def test_table(tmp_path):

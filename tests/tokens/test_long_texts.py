@@ -142,6 +142,31 @@ def test_white_space_alone_makes_no_chunks(encoder):
 
 
 @pytest.mark.parametrize("prompt", ["", "the word "])
+@pytest.mark.parametrize("mark", [" ", "\n", "\u200b"])
+@pytest.mark.parametrize("many", [7_900, 8_200, 40_000, 600_000])
+def test_characters_that_give_no_tokens_do_not_count(encoder, mark, many, prompt):
+    """However many they are, at the end of a text that is cut on the left, or before another."""
+    blanks = mark * many
+    for texts, how in (
+        ((LONG, LONG + blanks), "truncate-left"),
+        ((LONG, blanks + LONG), "truncate"),
+        (("river", blanks + "river"), "truncate"),
+        (("the river", "the river" + blanks), "truncate-left"),
+    ):
+        plain, found = (
+            encoder.encode_with_info([text], on_too_long=how, prompt=prompt) for text in texts
+        )
+        np.testing.assert_array_equal(found.embeddings, plain.embeddings)
+        assert found.token_counts.tolist() == plain.token_counts.tolist()
+
+
+@pytest.mark.parametrize("how", ["truncate", "truncate-left", "chunk", "error"])
+def test_very_many_characters_without_tokens_are_as_few(encoder, how):
+    found = encoder.encode(["\u200b" * 600_000, "the river"], on_too_long=how)
+    np.testing.assert_array_equal(found, encoder.encode(["\u200b", "the river"]))
+
+
+@pytest.mark.parametrize("prompt", ["", "the word "])
 @pytest.mark.parametrize("dropped", [LIMIT, 500_000])
 def test_the_last_tokens_of_a_text(encoder, prompt, dropped):
     found = encoder.encode_with_info(

@@ -12,8 +12,8 @@ from mirror_export.config import ExportConfig
 from mirror_rt.cli.info import describe_parity
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Given, Group, Help
-from mirror_rt.errors import ConfigError, DataError
-from mirror_rt.io.text import iter_lines
+from mirror_rt.errors import ConfigError
+from mirror_rt.io.rows import read_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +78,4 @@ class Export(Invocation):
 
 
 def _texts(path: Path | None) -> list[str] | None:
-    if path is None:
-        return None
-    texts = [line for line in iter_lines(path) if line.strip()]
-    if not texts:
-        raise DataError(f"{path} holds no texts")
-    return texts
+    return None if path is None else read_texts(path)

@@ -11,7 +11,8 @@ from typing import Any
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.pairs import ScoredPairs, make_pairs, read_scored_pairs
 from mirror_rt.evaluation.readers.tables import find_column, read_rows
-from mirror_rt.io.text import iter_lines, read_table
+from mirror_rt.io.rows import read_table
+from mirror_rt.io.text import iter_lines
 
 Reader = Callable[[Path], ScoredPairs]
 

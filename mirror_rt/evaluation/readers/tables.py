@@ -6,13 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mirror_rt.errors import DataError
-from mirror_rt.io.text import (
-    Source,
-    Table,
-    iter_lines,
-    numbered_csv,
-    read_texts,
-)
+from mirror_rt.io.rows import Table, read_texts
+from mirror_rt.io.text import Source, iter_lines, numbered_csv
 from mirror_rt.tokens.tokenization import check_texts
 
 Rows = list[tuple[int, list[str]]]

@@ -26,7 +26,7 @@ from mirror_rt.evaluation.suites.base import (
     language_of,
     scored_set,
 )
-from mirror_rt.io.text import read_table
+from mirror_rt.io.rows import read_table
 
 # The seven English sets whose average the papers report.
 AVERAGED = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb-en", "sick-r")

@@ -23,7 +23,7 @@ from mirror_rt.evaluation.suites.base import (
     language_of,
     scored_set,
 )
-from mirror_rt.io.text import read_table
+from mirror_rt.io.rows import read_table
 
 # The columns of the published scores.csv, and their language tags.
 _CODES = {

@@ -8,6 +8,7 @@ the body is decoded first, then one part after the other.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import re
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
@@ -68,7 +69,11 @@ class BodyDecoder(Generic[T]):
         self._field, self._stand_in = field, stand_in
 
     async def __call__(self, body: bytes, config: ServerConfig) -> T:
-        """Decode a body, with as many items and such fields as the server takes."""
+        """Decode a body, with as many items and such fields as the server takes.
+
+        A byte order mark before it is left out, as RFC 8259 allows.
+        """
+        body = body.removeprefix(codecs.BOM_UTF8)
         if len(body) <= _SMALL:
             return self._decoders[config.unknown_fields].decode(body)
         return await asyncio.to_thread(self._decode_large, body, config)

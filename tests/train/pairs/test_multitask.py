@@ -316,7 +316,7 @@ def test_predict_refuses(exported, bundle, folder, tuned, tmp_path, cli):
         ([exported, "--head", "paraphrase", "--input", quora, "--fields", "sentence1"], 2,
          "expected 2 columns, as a row has two texts"),
         ([exported, "--head", "sentiment", "--input", lines, "--label-field", "y"], 2,
-         "need columns"),
+         "which have no fields"),
         ([exported, "--head", "sentiment", "--input", lines, "--output", lines], 1,
          "already exists"),
     ]:  # fmt: skip

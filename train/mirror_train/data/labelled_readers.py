@@ -21,7 +21,8 @@ from mirror_rt.evaluation.readers.pairs import (
 )
 from mirror_rt.evaluation.readers.tables import find_column, read_rows
 from mirror_rt.heads.predictor import class_of
-from mirror_rt.io.text import Table, iter_jsonl, iter_lines, read_table
+from mirror_rt.io.rows import Table, read_table, row_format, row_suffix
+from mirror_rt.io.text import iter_lines
 from mirror_train.data.labelled_examples import Examples
 
 SENTIMENT_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
@@ -49,13 +50,14 @@ def read_nli(path: Path) -> Examples:
     The published files have the label in gold_label. Rows where it is `-` (no agreement) or a text
     is blank are left out and counted.
     """
-    if path.suffix == ".jsonl":
-        records = enumerate(iter_jsonl(path, "sentence1", "sentence2", "gold_label"), 1)
-        cells: Iterable[LabelledCells] = (_nli_record(path, n, r) for n, r in records)
-    elif path.suffix == ".csv":
-        cells = labelled_cells(path, ("gold_label", "label"))
-    else:
+    suffix, found = row_suffix(path), row_format(path)
+    if suffix == ".csv":
+        cells: Iterable[LabelledCells] = labelled_cells(path, ("gold_label", "label"))
+    elif suffix == ".tsv" or not found.has_fields:
         cells = _nli_rows(path)
+    else:
+        records = found.numbered(path, "sentence1", "sentence2", "gold_label")
+        cells = (_nli_record(path, n, r) for n, r in records)
 
     def parse(cell: str) -> int | None:  # numbers are refused, as files differ in them
         name = cell.strip().lower()
@@ -103,7 +105,7 @@ def _labelled_cells(
     if fields and label and all(name.isdecimal() for name in (*fields, label)):
         numbers = [int(name) - 1 for name in (*fields, label)]
         # The STS benchmark's files are called .csv, and have tabs.
-        quoted = path.suffix == ".csv" and "\t" not in next(iter_lines(path), "")
+        quoted = row_suffix(path) == ".csv" and "\t" not in next(iter_lines(path), "")
         delimiter = "," if quoted else "\t"
         rows = read_rows(path, cells=max(numbers) + 1, delimiter=delimiter, quoted=quoted)
         picked = ((n, [row[i] for i in numbers]) for n, row in rows)

@@ -15,7 +15,8 @@ import numpy as np
 
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.tables import numbered_lines, read_rows
-from mirror_rt.io.text import iter_lines, read_table
+from mirror_rt.io.rows import read_table
+from mirror_rt.io.text import iter_lines
 from mirror_train.data.labelled_readers import read_nli
 from mirror_train.data.training_data import TrainingData
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.pairs import TEXT_COLUMNS, find_text_columns
-from mirror_rt.io.text import iter_lines, read_table
+from mirror_rt.io.rows import read_table, row_suffix
+from mirror_rt.io.text import iter_lines
 from mirror_rt.tokens.tokenization import check_texts
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.data.labelled_readers import read_labelled
@@ -61,7 +62,7 @@ def read_unlabelled_pairs(path: Path, *, fields: Sequence[str] = ()) -> Examples
         DataError: the file is missing, has single texts, or cannot be used.
     """
     header = {*next(iter_lines(path), "").split("\t")}
-    if fields or path.suffix == ".csv" or any({*names} <= header for names in TEXT_COLUMNS):
+    if fields or row_suffix(path) == ".csv" or any({*names} <= header for names in TEXT_COLUMNS):
         table = read_table(path)
         names = fields or find_text_columns(table, "")
         rows = list(zip(*map(table.column, names), strict=True))

@@ -28,6 +28,7 @@ def lengths() -> Iterator[Case]:
     for value in (b"%d", b" %d ", b"\t%d", b"0%d", b"0000000%d"):
         field = b"Content-Length:" + value % size
         yield served(f"6.2 {field!r}", post(field, length=False))
+    yield served("6.3 a byte order mark (RFC 8259, 8.1)", post(body=b"\xef\xbb\xbf" + BODY))
     for value in [
         b"-1", b"+17", b"-0", b"0x11", b"1e1", b"17.0", b"1 7", b"17;", b"17,17", b"17, 18", b"17,",
         b",17", b"", b" ", b"abc", b"17a", b"a17", b'"17"', b"1_7", b"\xb2", b"1\xa07", b"None",
