@@ -133,7 +133,7 @@ def loaded(monkeypatch):
     [
         ["benchmark", "m"],
         ["evaluate", "similarity", "--model", "m", "--pairs", "pairs.tsv"],
-        ["evaluate", "geometry", "--model", "m", "--texts", "pairs.tsv"],
+        ["evaluate", "geometry", "--model", "m", "--texts", "texts.txt"],
         ["predict", "m", "--input", "x"],
         ["doctor", "--model", "m"],
     ],
@@ -142,6 +142,7 @@ def loaded(monkeypatch):
 def test_commands_load_as_they_were_told(line, loaded, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("pairs.tsv").write_text("text1\ttext2\tscore\na\tb\t1\nc\td\t2\n")
+    Path("texts.txt").write_text("a\nb\n")
     monkeypatch.setattr("mirror_rt.cli.common.declared_format", lambda _: "mirror_rt bundle")
     with pytest.raises(Seen):
         main([*line, *flags(LOAD)])
