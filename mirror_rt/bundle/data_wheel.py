@@ -92,7 +92,7 @@ def unpack(
 
 
 def _unpack(archive: zipfile.ZipFile, name: str, target: Path, most: int) -> None:
-    """Unpack a file of at most so many bytes."""
+    """Unpack a file of at most the given number of bytes."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with archive.open(name) as source, target.open("wb") as sink:
         left = most

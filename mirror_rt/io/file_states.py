@@ -14,7 +14,7 @@ from mirror_rt.io.atomic import sha256
 # of these can be set by nobody.
 FileState = tuple[int, int, int, int, int]
 
-# A file that changed so many nanoseconds before it was hashed may change again without another
+# Nanoseconds. A file that changed less than this before it was hashed may change without another
 # time: the clocks of file systems tick up to every two seconds (FAT).
 _TICK = 2_000_000_000
 _MOST_HASHES = 4096

@@ -29,9 +29,9 @@ COLUMNS = 16_384
 # Words that one sense of a thesaurus may list: WordNet's largest has 28. Each is a synonym of each,
 # so their square counts for all senses together.
 SYNONYMS, ALL_SYNONYMS = 1_000, 16_000_000
-# A compressed file may have so many times its size, above the bytes that are free; text has four.
+# The most by which unpacking may multiply a file's size, above the bytes that are free; text has 4.
 RATIO, FREE = 200, 1 << 26
-# The entries of a dictionary may have so many times the bytes of its file, as words share entries.
+# The most bytes of a dictionary's entries for each byte of its file, as words share entries.
 SHARED = 16
 
 

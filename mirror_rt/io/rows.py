@@ -264,7 +264,7 @@ def read_table(path: Path) -> Table:
 
 
 def read_texts(path: Source, most: int | None = None) -> list[str]:
-    """Read the texts that are not blank, or the first so many: lines, or the field `text`."""
+    """Read the texts that are not blank, or the first `most`: lines, or the field `text`."""
     found = row_format(path)
     texts = list(islice(filter(str.strip, _texts(path, found)), most))
     if not texts:

@@ -23,7 +23,7 @@ _SPECIAL = 2  # tokens that most models put around a text
 # as many tokens, but no more than run within this part of `max_wait`: enough to keep the devices
 # busy, while a small request waits behind no more of them.
 _RUNS_OF_LARGE, _PART_OF_WAIT = 2, 0.25
-# A run for which others wait takes about so many seconds, but has the tokens of so many fixed costs
+# Seconds of a run for which others wait; its tokens are at least this multiple of the fixed cost
 # of a run, which are then a twentieth of it.
 _BRIEF_SECONDS, _BRIEF_COSTS = 0.03, 20
 
@@ -90,7 +90,7 @@ class Admission:
         return None
 
     def _check(self, request: Request, tokens: int) -> None:
-        """Refuse a request of about so many tokens if too much is before it."""
+        """Refuse a request of about `tokens` tokens if too much is before it."""
         texts = self.texts if request.large else self._texts[False]  # small ones overtake
         try:
             self._check_limit(request.waiting, "texts", texts, self._max_texts)
@@ -159,7 +159,7 @@ class Admission:
         return max(self._least_brief, self.pace.tokens(_BRIEF_SECONDS))
 
     def room_for_large(self, most: float) -> float:
-        """Return the tokens of large requests that may be queued now, of at most so many."""
+        """Return the tokens of large requests that may be queued now: at most `most`."""
         share = min(most, self._most_of_small)
         if self._max_wait is not None:
             share = min(share, self.pace.tokens(_PART_OF_WAIT * self._max_wait))

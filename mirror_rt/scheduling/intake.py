@@ -177,7 +177,7 @@ class Intake:
                 timer.cancel()
 
     async def in_tokenizer(self, request: Request, work: Callable[[], T], size: int) -> T:
-        """Do a part of an admitted request's work, so many characters, in a tokenising thread.
+        """Do a part of an admitted request's work, of `size` characters, in a tokenising thread.
 
         ClosedError says that the scheduler is closed.
         """

@@ -115,7 +115,7 @@ class RequestQueue:
                 self.admission.set_unqueued(request, max(0, request.unqueued - tokens))
 
     def tokenized(self, request: Request, size: int, seconds: float) -> None:
-        """Note that a tokenising thread took so many seconds for a part of a request."""
+        """Note the seconds that a tokenising thread took for a part of a request."""
         with self._lock:
             wanted, load = request.tokenizing, self.admission.tokenizing
             assert wanted is not None
@@ -307,7 +307,7 @@ class RequestQueue:
         )
 
     def _give_turns(self, most: float) -> None:
-        """Queue rows of the large request whose turn it is, at most so many tokens."""
+        """Queue rows of the large request whose turn it is, at most `most` tokens."""
         while self._turns and (room := self.admission.room_for_large(most)) > 0:
             request = self._turns[0]
             self._queue_rows(request, room)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-# A model that had something to run within so many seconds is taken to have something again soon.
+# Seconds. A model that had something to run within them is taken to have something again soon.
 RECENT_SECONDS = 2.0
 
 

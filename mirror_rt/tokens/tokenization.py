@@ -152,7 +152,7 @@ class TextTokenizer:
         self._short = min(_SHORT_CHARACTERS, self.clip_characters)
 
     def _cut_at(self, tokens: int) -> None:
-        """Let the library cut texts at so many tokens, on the side that texts are cut on."""
+        """Let the library cut texts at `tokens` tokens, on the side that texts are cut on."""
         for one in (self._tokenizer, self._for_ascii):
             if one is not None:
                 one.enable_truncation(tokens, direction="left" if self._cuts_left else "right")

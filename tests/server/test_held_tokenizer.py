@@ -149,7 +149,7 @@ def test_a_rerank_that_is_cancelled_ends_where_it_is(app, held):
 
 
 def test_documents_are_cut_as_they_were(app, folder):
-    """The scores are those of documents of so many tokens."""
+    """The scores are those of documents that are cut first."""
     with Reranker.load(folder, threads=1) as reranker:
         tokenizer = reranker.pipeline.tokenizer
         cut = [text[: tokenizer.pieces(text, special_tokens=False)[7].stop] for text in TEXTS[:20]]

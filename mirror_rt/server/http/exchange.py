@@ -27,7 +27,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _DISCARD_SECONDS, _DISCARD_BYTES = 2.0, 256 << 20
 
 
-# A larger answer is sent in parts of so many bytes, each when the client has taken most of those
+# A larger answer is sent in parts of this size, each when the client has taken most of those
 # before, so that a client that does not read has little more than two in its connection.
 _PART_BYTES = 64 << 10
 

@@ -32,7 +32,7 @@ logger = logging.getLogger("mirror_rt.server")
 
 # /ready runs the model; everybody who asks within _PROBE_KEPT seconds gets the same answer.
 _PROBE_SECONDS, _PROBE_KEPT = 5.0, 0.5
-# A model that has let nobody in for so many seconds, and would let nobody in now, is not ready.
+# Seconds. A model that has let nobody in for so long, and would let nobody in now, is not ready.
 _REFUSED_SECONDS = 10.0
 # Limits for all requests together: how many bodies of the largest size, and how many bytes.
 _BODIES, _MOST_BYTES = 4, 64 << 20

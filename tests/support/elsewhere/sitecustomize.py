@@ -49,7 +49,7 @@ def set_bfloat16(cpu: ModuleType) -> None:
 
 
 def slow_down(bundles: ModuleType) -> None:
-    """Let a run of a bundle take so many times as long."""
+    """Let a run of a bundle take ELSEWHERE_SLOWER times as long."""
     run, times = bundles.BundleModel.run_batch, float(os.environ["ELSEWHERE_SLOWER"])
 
     def run_batch(self: Any, batch: Any, *, normalize: bool) -> Any:
@@ -62,7 +62,7 @@ def slow_down(bundles: ModuleType) -> None:
 
 
 def lengthen_sleep(module: ModuleType) -> None:
-    """Let `time.sleep` last so many times as long where a test calls it."""
+    """Let `time.sleep` last ELSEWHERE_FASTER times as long where a test calls it."""
     times = float(os.environ["ELSEWHERE_FASTER"])
 
     def sleep(seconds: float) -> None:
