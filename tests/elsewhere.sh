@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Runs the fast tier as other machines would, and keeps a table of it, tests/elsewhere.md.
 #
-#   bash tests/elsewhere.sh            all rows
-#   bash tests/elsewhere.sh ROW...     these rows
-#   bash tests/elsewhere.sh --list     the names of all rows
+#   bash tests/elsewhere.sh              every machine of the list below
+#   bash tests/elsewhere.sh MACHINE...   these: names of the list, or conditions joined by "+"
+#   bash tests/elsewhere.sh --list       the machines, and what is otherwise on each
 #
-# It takes what `bash tests/run.sh` has installed; only the rows of other Pythons install one, which
-# must be found as python3.12 and python3.13. Rows that make namespaces, or another user, need root.
-# The log of a row is build/elsewhere/ROW.log. ELSEWHERE_TESTS replaces the tests of a row ("tests").
+# A machine is otherwise in several ways at once, which takes a third of the time of one run for each
+# way; where one is red, its conditions by themselves ("c-locale") say which it is.
+# It takes what `bash tests/run.sh` has installed; only the machines of other Pythons install one, which
+# must be found as python3.12 and python3.13. Machines with namespaces, or another user, need root.
+# The log of a machine is build/elsewhere/MACHINE.log. ELSEWHERE_TESTS replaces the tests ("tests").
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export python=$PWD/.venv/bin/python
@@ -15,14 +17,24 @@ source tests/tiers.sh
 logs=$PWD/build/elsewhere table=$PWD/tests/elsewhere.md
 mkdir -p "$logs"
 
-isas=$("$python" -c 'from mirror_rt import _core; print(*_core.engine_instruction_sets())')
-rows=(torch-default torch-avx2 onednn-sse41 onednn-avx2 $(printf 'engine-%s ' $isas) bf16 fp32
-  one-cpu busy server-slow server-fast c-locale turkish kathmandu umask folders read-only user
-  order-1 order-2 no-ipv6 no-network python3.12 python3.13)
+# Each condition stands in at least one line; instruction sets that this processor lacks fall away.
+declare -A machines=(
+  [oldest]=torch-default+onednn-sse41+engine-portable+fp32+c-locale+one-cpu
+  [avx2]=torch-avx2+onednn-avx2+engine-avx2+bf16+turkish+kathmandu+server-slow
+  [avx512]=engine-avx512+umask+order-1+no-ipv6+server-fast
+  [container]=engine-avx512_vnni+no-network+order-2+read-only
+  [laptop]=engine-avx_vnni+folders
+  [user]=engine-avx512_bf16+user
+  [busy]=busy
+  [python3.12]=python3.12
+  [python3.13]=python3.13
+)
+names=(oldest avx2 avx512 container laptop user busy python3.12 python3.13)
+sets=$("$python" -c 'from mirror_rt import _core; print(*_core.engine_instruction_sets())')
 
 # The fast tier; what is different is in the environment, or in the command before it.
-fast='source tests/tiers.sh; MIRROR_RT_FUZZ=$fast_fuzz tests "${side_by_side[@]}" -p no:cacheprovider -m "not ($not_fast or compiled)" ${ELSEWHERE_TESTS:-tests}'
-changed() { PYTHONPATH=$PWD/tests/support/elsewhere bash -c "$fast"; } # by sitecustomize.py
+fast='source tests/tiers.sh; PYTHONPATH=$PWD/tests/support/elsewhere MIRROR_RT_FUZZ=$fast_fuzz \
+  tests "${side_by_side[@]}" -p no:cacheprovider -m "not ($not_fast or compiled)" ${ELSEWHERE_TESTS:-tests}'
 
 # A clone in $1 of the last commit, which has the compiled part of the wheel, and an environment of its
 # own that shares the packages of all others.
@@ -48,10 +60,10 @@ with_clone() {
   rm -rf "$folder"
   return $code
 }
-in_clone() { cd "$1" && HOME=$2 python=$1/.venv/bin/python bash -c "$fast"; }
+in_clone() { cd "$1" && HOME=$2 python=$1/.venv/bin/python "${before[@]}" bash -c "$fast"; }
 read_only() {
-  unshare --mount bash -c 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && cd "$1" &&
-    python=$1/.venv/bin/python bash -c "$2"' - "$1" "$fast"
+  unshare --mount bash -c 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && cd "$1" && shift && "$@"' \
+    - "$1" env "python=$1/.venv/bin/python" "${before[@]}" bash -c "$fast"
 }
 # Where another user cannot reach Python or its packages, a folder is laid over the closed one.
 as_user() {
@@ -67,78 +79,90 @@ as_user() {
       mkdir -p /run/elsewhere && mount --bind "$path" /run/elsewhere && mount -t tmpfs -o mode=755 none "$closed"
       mkdir -p "$path" && mount --move /run/elsewhere "$path"
     done
-    cd "$1" && HOME=$2 python=$1/.venv/bin/python setpriv --reuid=65534 --regid=65534 --clear-groups bash -c "$4"
-  ' - "$1" "$2" "$PWD" "$fast"
+    cd "$1" && shift 3 && exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
+  ' - "$1" "$2" "$PWD" env "HOME=$2" "python=$1/.venv/bin/python" "${before[@]}" bash -c "$fast"
 }
 
-turkish() {
-  [ -d build/locales/tr_TR.UTF-8 ] || { mkdir -p build/locales && localedef -i tr_TR -f UTF-8 "$PWD/build/locales/tr_TR.UTF-8"; }
-  LOCPATH=$PWD/build/locales LC_ALL=tr_TR.UTF-8 bash -c "$fast"
+other_python() {
+  PYTHON=$1 bash tests/versions.sh tested -m "not ($not_fast or compiled)" ${ELSEWHERE_TESTS:-tests}
 }
-busy() {
-  local processes=()
-  for _ in 1 2 3 4 5 6; do taskset -c 0,1 sh -c 'while :; do :; done' & processes+=($!); done
-  local code=0
-  taskset -c 0,1 bash -c "$fast" || code=$?
-  kill "${processes[@]}"
-  return $code
-}
-engine() {
-  local loss=$1
-  case $1 in avx_vnni) loss=avx2 ;; avx512_vnni) loss=avx512 ;; esac
-  ELSEWHERE_ISA=$1 MIRROR_RT_INSTRUCTION_SET=$loss changed
-}
+here() { "${before[@]}" bash -c "$fast"; }
 
-run_row() {
+# Sets what a condition changes: the environment, the command before the tests, or the place of the run.
+set_condition() {
   case $1 in
-    torch-*) ATEN_CPU_CAPABILITY=${1#torch-} bash -c "$fast" ;;
-    onednn-*) ONEDNN_MAX_CPU_ISA=${1#onednn-} bash -c "$fast" ;;
-    engine-*) engine "${1#engine-}" ;;
-    bf16) ELSEWHERE_BF16=1 changed ;;
-    fp32) ELSEWHERE_BF16=0 changed ;;
-    one-cpu) taskset -c 0 bash -c "$fast" ;;
-    busy) busy ;;
-    server-slow) ELSEWHERE_SLOWER=10 changed ;;
-    server-fast) ELSEWHERE_FASTER=10 changed ;;
-    c-locale) LC_ALL=C bash -c "$fast" ;;
-    turkish) turkish ;;
-    kathmandu) TZ=Asia/Kathmandu bash -c "$fast" ;;
-    umask) (umask 077 && bash -c "$fast") ;;
-    folders) with_clone in_clone 'mirror rt – клон' 'ein Heim, größer' ;;
-    read-only) with_clone read_only clone home ;;
-    user) with_clone as_user clone home ;;
-    order-*) MIRROR_RT_TEST_ORDER=${1#order-} PYTHONHASHSEED=${1#order-} bash -c "$fast" ;;
-    no-ipv6) unshare --net bash -c "ip link set lo up; sysctl -qw net.ipv6.conf.all.disable_ipv6=1; $fast" ;;
-    no-network) unshare --net bash -c "ip link set lo up; $fast" ;;
-    python*) PYTHON=$1 bash tests/versions.sh tested -m "not ($not_fast or compiled)" ${ELSEWHERE_TESTS:-tests} ;;
-    *) echo "there is no row $1: see --list" && return 2 ;;
+    torch-*) export ATEN_CPU_CAPABILITY=${1#torch-} ;;
+    onednn-*) export ONEDNN_MAX_CPU_ISA=${1#onednn-} ;;
+    engine-*)
+      export ELSEWHERE_ISA=${1#engine-} MIRROR_RT_INSTRUCTION_SET=${1#engine-}
+      case $1 in *avx_vnni) MIRROR_RT_INSTRUCTION_SET=avx2 ;; *avx512_vnni) MIRROR_RT_INSTRUCTION_SET=avx512 ;; esac ;;
+    bf16) export ELSEWHERE_BF16=1 ;;
+    fp32) export ELSEWHERE_BF16=0 ;;
+    server-slow) export ELSEWHERE_SLOWER=10 ;;
+    server-fast) export ELSEWHERE_FASTER=10 ;;
+    c-locale) export LC_ALL=C ;;
+    turkish)
+      folder=$PWD/build/locales/tr_TR.UTF-8
+      [ -d "$folder" ] || { mkdir -p build/locales && localedef -i tr_TR -f UTF-8 "$folder"; }
+      export LOCPATH=$PWD/build/locales LC_ALL=tr_TR.UTF-8 ;;
+    kathmandu) export TZ=Asia/Kathmandu ;;
+    umask) umask 077 ;;
+    order-*) export MIRROR_RT_TEST_ORDER=${1#order-} PYTHONHASHSEED=${1#order-} ;;
+    one-cpu) before+=(taskset -c 0) ;;
+    busy)
+      before+=(taskset -c 0,1)
+      for _ in 1 2 3 4 5 6; do taskset -c 0,1 sh -c 'while :; do :; done' & done ;;
+    no-ipv6) before+=(unshare --net bash -c 'ip link set lo up; sysctl -qw net.ipv6.conf.all.disable_ipv6=1; exec "$@"' -) ;;
+    no-network) before+=(unshare --net bash -c 'ip link set lo up; exec "$@"' -) ;;
+    folders) place=(with_clone in_clone 'mirror rt – клон' 'ein Heim, größer') ;;
+    read-only) place=(with_clone read_only clone home) ;;
+    user) place=(with_clone as_user clone home) ;;
+    python*) place=(other_python "$1") ;;
+    *) echo "there is no condition $1: see --list" && return 2 ;;
   esac
+}
+run() { # the conditions of a machine, in a shell of its own
+  trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
+  local before=(env) place=(here)
+  for condition; do set_condition "$condition"; done
+  "${place[@]}"
+}
+conditions() { # of the machine $1, one a line, without the instruction sets that are not here
+  for condition in ${machines[$1]:-$1}; do tr + '\n' <<< "$condition"; done |
+    while read -r condition; do
+      case $condition in engine-*) [[ " $sets " = *" ${condition#engine-} "* ]] || continue ;; esac
+      echo "$condition"
+    done
 }
 
 machine="$(nproc) x $(sed -n '/^model name/{s/.*: //p;q}' /proc/cpuinfo)"
 [ -e "$table" ] || printf '%s\n' "# The fast tier as other machines run it" "" \
-  "Written by \`bash tests/elsewhere.sh\`, which says what each row is." "" \
-  "| row | passed | failed | skipped | seconds | machine | commit | date |" "|---|---|---|---|---|---|---|---|" > "$table"
-note() { # the row $1 took $2 seconds and ended with $3; replaces its line of the same machine
+  "Written by \`bash tests/elsewhere.sh\`, which says what each condition is." "" \
+  "| machine | otherwise | passed | failed | skipped | seconds | on | commit | date |" "|---|---|---|---|---|---|---|---|---|" > "$table"
+note() { # the machine $1, which took $2 seconds and ended with $3; replaces its line of the same processor
   local counted; counted=$(tail -n 1 "$logs/$1.log")
   count() { grep -oP "\d+(?= $1)" <<< "$counted" | paste -sd+ | bc || true; }
   local failed; failed=$(count '(failed|error)')
   [ "$3" = 0 ] || failed=${failed:-all}
   grep -vF "| $1 | " "$table" > "$table.new" || true
   grep -F "| $1 | " "$table" | grep -vF " | $machine | " >> "$table.new" || true
-  echo "| $1 | $(count passed) | ${failed:-0} | $(count skipped) | $2 | $machine | $(git rev-parse --short HEAD) | $(date -u +%F) |" >> "$table.new"
+  echo "| $1 | $(conditions "$1" | paste -sd,) | $(count passed) | ${failed:-0} | $(count skipped) | $2 | $machine |" \
+    "$(git rev-parse --short HEAD) | $(date -u +%F) |" >> "$table.new"
   mv "$table.new" "$table"
 }
 
-[ "${1:-}" != --list ] || { printf '%s\n' "${rows[@]}" && exit; }
-[ $# -gt 0 ] || set -- "${rows[@]}"
+if [ "${1:-}" = --list ]; then
+  for name in "${names[@]}"; do echo "$name: ${machines[$name]}"; done
+  exit
+fi
+[ $# -gt 0 ] || set -- "${names[@]}"
 red=()
-for row; do
+for name; do
   began=$SECONDS
   code=0
-  (run_row "$row") > "$logs/$row.log" 2>&1 || code=$?
-  [ $code = 0 ] || red+=("$row")
-  note "$row" $((SECONDS - began)) $code
-  grep -F "| $row | " "$table" | grep -F " | $machine | "
+  (run $(conditions "$name")) > "$logs/$name.log" 2>&1 || code=$?
+  [ $code = 0 ] || red+=("$name")
+  note "$name" $((SECONDS - began)) $code
+  grep -F "| $name | " "$table" | grep -F " | $machine | "
 done
-[ ${#red[@]} -eq 0 ] || { echo "red: ${red[*]} (build/elsewhere/ROW.log)" && exit 1; }
+[ ${#red[@]} -eq 0 ] || { echo "red: ${red[*]} (build/elsewhere/MACHINE.log)" && exit 1; }
