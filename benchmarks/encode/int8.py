@@ -18,6 +18,8 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from mirror_export.sample import parity_texts
 from mirror_rt import Encoder, Manifest
+from mirror_rt.bundle.description import describe_folder
+from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.tokens.tokenization import TextTokenizer
 
 PROVIDERS = ["CPUExecutionProvider"]
@@ -28,10 +30,8 @@ def load(folder: Path, file: Path, threads: int | None) -> Encoder:
     manifest = Manifest.read(folder)
     graph = dataclasses.replace(manifest.variant("fp32"), file=str(file.resolve()))
     return Encoder(
-        folder,
-        dataclasses.replace(manifest, variants={"fp32": graph}),
-        providers=PROVIDERS,
-        threads=threads,
+        describe_folder(folder, manifest=dataclasses.replace(manifest, variants={"fp32": graph})),
+        LoadOptions(providers=PROVIDERS, threads=threads),
     )
 
 

@@ -10,10 +10,9 @@ from mirror_export.config import ExportConfig
 from mirror_export.cross_encoder import pooling_of
 from mirror_rt import Manifest
 from mirror_rt.bundle.json_document import made_now
-from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.score_layers import ScoreLayers
 from mirror_rt.errors import ConfigError, ModelError
-from mirror_train.model.declared_modules import as_model_error, declared_head, declared_pad_to
+from mirror_train.model.declared_modules import as_model_error, declared_head
 from mirror_train.model.license import describe_base
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
@@ -36,7 +35,7 @@ def choose_head(pretrained: Pretrained, config: ExportConfig) -> Head:
         raise ModelError(
             f"{config.model} declares no pooling: pass --pooling cls or --pooling mean"
         )
-    if "mean-with-padding" in head.poolings and declared_pad_to(pretrained.folder) is None:
+    if "mean-with-padding" in head.poolings and pretrained.description.pad_to is None:
         raise ConfigError("pooling mean-with-padding needs a folder that was tuned with it")
     pretrained.check_special_tokens(head.poolings)
     cut = config.truncate_dim
@@ -52,8 +51,7 @@ def describe(
 
     `scores` is the head of a cross-encoder; None for an encoder.
     """
-    if (pretrained.folder / Layout.manifest).is_file():
-        manifest = Manifest.read(pretrained.folder, "mirror_rt encoder")
+    if (manifest := pretrained.description.manifest) is not None:
         manifest.verify(pretrained.folder)  # or its provenance would not be that of the weights
     else:
         manifest = _of_foreign(pretrained, head)

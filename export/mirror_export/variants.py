@@ -34,6 +34,7 @@ from mirror_export.parity import (
 )
 from mirror_export.sample import parity_texts
 from mirror_rt import Encoder, Manifest
+from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.families import FAMILIES, GENERIC, family_of, takes_token_types
 from mirror_rt.bundle.manifest import Layout, Target, Variant
 from mirror_rt.encoding.batch_encoder import Vectors
@@ -206,18 +207,20 @@ def _compared(
     native = variant.target == "native"
     target: Target = "native" if native else "cuda" if provider == _CUDA else "cpu"
     runs = dataclasses.replace(variant, target=target)
-    described = dataclasses.replace(manifest, variants={name: runs})
+    described = describe_folder(
+        folder, manifest=dataclasses.replace(manifest, variants={name: runs})
+    )
     options = LoadOptions(verify=False, providers=[provider], threads=threads)
     if native:
         provider = NATIVE
         options = dataclasses.replace(options, providers=NATIVE, variant=name)
     exported: Encoder | Reranker
     if reference.scores is not None:
-        exported = Reranker(folder, described, options)
+        exported = Reranker(described, options)
         report = compare_scores(reference.scores, exported, reference.texts)
         report = dataclasses.replace(report, gate=SCORE_GATES[variant.precision])
     else:
-        exported = Encoder(folder, described, options)
+        exported = Encoder(described, options)
         report = compare(reference.vectors, exported, reference.texts, GATES[variant.precision])
     parity = report.to_dict() | {
         "provider": provider,

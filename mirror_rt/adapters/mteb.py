@@ -117,6 +117,7 @@ class MirrorEncoder(AbsEncoder):
             revision = digest_of(folder, verified=verified)[:40]
         if Path(name).exists() or not is_hub_name(name):
             name = f"mirror-rt/{Path(name).absolute().name}"
+        declared = getattr(self.model, "description", None)
         options = self._lazy.model_kwargs | self._lazy.encode_kwargs
         return ModelMeta.create_empty(
             {
@@ -125,7 +126,9 @@ class MirrorEncoder(AbsEncoder):
                 "embed_dim": self._lazy.dimension,
                 "max_tokens": getattr(self.model, "max_length", None),
                 "framework": ["ONNX"],
-                "similarity_fn_name": ScoringFunction.COSINE,
+                "similarity_fn_name": ScoringFunction(
+                    declared.similarity if declared else "cosine"
+                ),
                 "use_instructions": bool(self.model_prompts),
                 "experiment_kwargs": {k: v for k, v in options.items() if k != "revision"} or None,
             }

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mirror_rt.bundle.json_document import naming
@@ -92,6 +93,17 @@ LEDGER: dict[str, dict[str, Key]] = {
                 "embedding_dimension"),
         **_used("whether the prompt's tokens are pooled, too", "include_prompt"),
     },
+    "Dense": {
+        **_used("the sizes of a linear layer", "in_features", "out_features"),
+        **_used("whether it has a bias", "bias"),
+        **_used("what is applied to its output", "activation_function"),
+        **_used("whether its input is added to its output", "use_residual"),
+        **_used("the vector that it maps, which must be that of the text", "module_input_name",
+                "module_output_name"),
+    },
+    "Flow": {
+        **_used("the sizes of a flow", "in_features", "blocks", "levels", "hidden_size"),
+    },
     "config.json": {
         **_used("the family, whose row says how positions are numbered", "model_type"),
         **_used("the length of a token vector", "hidden_size", "dim", "d_model"),
@@ -100,7 +112,7 @@ LEDGER: dict[str, dict[str, Key]] = {
         **_used("whether it encodes texts or scores pairs", "architectures"),
         **_used("the class of the tokenizer", "tokenizer_class"),
         **_used("whether the vectors of a static encoder have unit length", "normalize"),
-        **_idle("a graph has its code; export runs that of a model only on request", "auto_map"),
+        **_used("the code of a model, which is run on request alone; a graph has it", "auto_map"),
         **_idle("layers of X-MOD, which are its own", "adapter_reduction_factor",
                 "adapter_layer_norm", "adapter_reuse_layer_norm"),
         **_refused("quantised weights cannot be loaded: take the folder of the original model",
@@ -140,6 +152,7 @@ class DeclaredFile(NamedTuple):
         refused: the refused keys, each with the reason.
         unknown: the keys that nobody knows.
         set_flags: those of them whose value is true.
+        sizes: name -> the largest integer of that name, on whatever level.
     """
 
     path: Path
@@ -147,6 +160,10 @@ class DeclaredFile(NamedTuple):
     refused: tuple[tuple[str, str], ...] = ()
     unknown: tuple[str, ...] = ()
     set_flags: tuple[str, ...] = ()
+    sizes: Mapping[str, int] = MappingProxyType({})
+
+
+NOTHING = DeclaredFile(Path(), {})
 
 
 def read_declared(path: Path, kind: str = "") -> DeclaredFile:
@@ -167,7 +184,18 @@ def read_declared(path: Path, kind: str = "") -> DeclaredFile:
     used = {name: value for name, value in values.items()
             if name in table and table[name].use == USED}  # fmt: skip
     flags = tuple(name for name in unknown if values[name] is True)
-    return DeclaredFile(path, used, tuple(refused), tuple(unknown), flags)
+    sizes: dict[str, int] = {}
+    for name, size in _integers(values):
+        sizes[name] = max(size, sizes.get(name, size))
+    return DeclaredFile(path, used, tuple(refused), tuple(unknown), flags, sizes)
+
+
+def _integers(values: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _integers(value)
+        elif isinstance(value, int):
+            yield name, value
 
 
 def _is_neutral(value: Any, key: Key) -> bool:

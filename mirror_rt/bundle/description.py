@@ -12,9 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from mirror_rt.bundle.declared_keys import DeclaredFile, read_declared, read_others, refuse
+from mirror_rt.bundle.declared_keys import (
+    NOTHING,
+    DeclaredFile,
+    read_declared,
+    read_others,
+    refuse,
+)
 from mirror_rt.bundle.json_document import naming
-from mirror_rt.bundle.manifest import PoolingMode
+from mirror_rt.bundle.manifest import BUNDLES, Format, Layout, Manifest, PoolingMode
 from mirror_rt.errors import BundleError
 from mirror_rt.schema import InnerFolder, build
 from mirror_rt.tokens.settings import TokenizerSettings
@@ -29,7 +35,9 @@ _TEXT_OPTIONS = tuple(
     f"sentence_{family}_config.json"
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-_NONE = DeclaredFile(Path(), {})
+# The modules whose configuration is read: by their names, and that of the ledger's table.
+_CONFIGURED = {"Pooling": "Pooling", "Dense": "Dense", "mirror_train.glow.Flow": "Flow"}
+STORED: tuple[Format, ...] = ("mirror_rt encoder", *BUNDLES)
 _MERGE = (
     "it is not applied to its base model here, so merge the two (merge_and_unload of the library "
     "peft), and save the result"
@@ -51,10 +59,11 @@ POOLING_NAMES = {mode for modes in get_args(PoolingMode) for mode in get_args(mo
 
 
 class Module(NamedTuple):
-    """A module: its name, in full where it is none of the library, and its folder."""
+    """A module: its name, in full where it is none of the library, and what its folder declares."""
 
     name: str
     folder: Path
+    declared: DeclaredFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,8 @@ class ModelDescription:
 
     Attributes:
         folder: the folder.
+        manifest: the content of mirror.json, or what takes its place for files that others wrote
+            (`describe_bundle` makes it); None where there is neither.
         transformer: folder of the transformer: the same, or a subfolder in an old layout.
         kind: what sentence-transformers saved it as; None where that is not said.
         modules: the modules in their order; none where there is no modules.json.
@@ -82,6 +93,7 @@ class ModelDescription:
         truncate_dim: number of dimensions to keep; None for all.
         activation: of a cross-encoder, the class of torch that makes scores; None for the default.
         config: the used keys of config.json.
+        sizes: name -> the largest integer of that name in config.json, on whatever level.
         declared_length: most tokens of a text as the module, else the tokenizer declares it; None
             for as many as the model takes.
         tokenizer: the settings beside tokenizer.json.
@@ -90,6 +102,7 @@ class ModelDescription:
     """
 
     folder: Path
+    manifest: Manifest | None
     transformer: Path
     kind: str | None
     modules: tuple[Module, ...]
@@ -101,10 +114,22 @@ class ModelDescription:
     truncate_dim: int | None
     activation: str | None
     config: Mapping[str, Any]
+    sizes: Mapping[str, int]
     declared_length: int | None
     tokenizer: TokenizerSettings
     mask_token: str | None
     unknown: tuple[str, ...]
+
+    @property
+    def bundle(self) -> Manifest:
+        """The manifest, where it is known that there is one."""
+        assert self.manifest is not None
+        return self.manifest
+
+    @property
+    def pad_to(self) -> int | None:
+        """The number of tokens to pad every text to; None for no padding."""
+        return None if self.manifest is None else self.manifest.pad_to
 
     @property
     def names(self) -> list[str]:
@@ -122,6 +147,16 @@ class ModelDescription:
         of_config = self.config.get("model_type"), self.config.get("architectures")
         return of_config[0] == "model2vec" or of_config[1] == ["StaticModel"]
 
+    @property
+    def is_classifier(self) -> bool:
+        """Whether the folder is that of a sequence classification, not of an encoder.
+
+        A folder whose modules.json has a pooling is that of an encoder, whatever its architecture:
+        the weights of a head are left over there.
+        """
+        names = self.config.get("architectures") or [""]
+        return str(names[0]).endswith("ForSequenceClassification") and len(self.modules) < 2
+
     def check_kind(self, expected: ModelKind) -> None:
         """Raise BundleError if the folder declares another kind of model."""
         if self.kind not in (None, expected):
@@ -137,25 +172,46 @@ class ModelDescription:
         return self.poolings
 
 
-def describe_folder(folder: Path, *, allowed: Collection[str] = ()) -> ModelDescription:
-    """Read what a model's folder declares.
+def describe_folder(
+    folder: Path,
+    *,
+    manifest: Manifest | None = None,
+    formats: tuple[Format, ...] = STORED,
+    allowed: Collection[str] = (),
+) -> ModelDescription:
+    """Read what a model's folder declares, each file once.
 
     Args:
         folder: the folder, of any layout.
-        allowed: refused keys that the caller may follow, such as `auto_map`.
+        manifest: the content of mirror.json where it was read, or is to be written; None to read
+            it if there is one.
+        formats: the formats that mirror.json may have.
+        allowed: refused keys that the caller may follow, such as `auto_map`. Nothing is refused in
+            a bundle, whose graph and tokenizer.json are all that counts.
 
     Raises:
         BundleError: a file is damaged, or has a key that is refused.
     """
+    if manifest is None and (folder / Layout.manifest).exists():
+        manifest = Manifest.read(folder, formats)
     modules = _modules(folder)
     nested = modules and not (folder / "config.json").is_file()
     place = modules[0].folder if nested else folder
-    settings, config, tokenizer, texts, pooled = files = _read(folder, place, modules)
-    refuse(files, allowed)
-    poolings, fault = _poolings(pooled)
+    settings = read_declared(folder / "config_sentence_transformers.json")
+    config = read_declared(place / "config.json")
+    tokenizer = read_declared(place / "tokenizer_config.json")
+    # Without modules, sentence-transformers looks at the files of transformers alone.
+    texts = read_declared(_text_options(place), _TEXT_OPTIONS[0]) if modules else NOTHING
+    files = (settings, config, tokenizer, texts, *(one.declared for one in modules))
+    in_bundle = manifest is not None and manifest.format in BUNDLES
+    if not in_bundle:
+        _refuse_adapters(place, folder)
+        refuse(files, allowed)
+    poolings, fault = _poolings(modules)
     prompts, default = _prompts(settings)
     return ModelDescription(
         folder=folder,
+        manifest=manifest,
         transformer=place,
         kind=_text(settings.values.get("model_type")),
         modules=tuple(modules),
@@ -167,8 +223,11 @@ def describe_folder(folder: Path, *, allowed: Collection[str] = ()) -> ModelDesc
         truncate_dim=_truncate_dim(settings),
         activation=_text(settings.values.get("activation_fn")),
         config=config.values,
+        sizes=config.sizes,
         declared_length=_length(texts, tokenizer, config),
-        tokenizer=TokenizerSettings.of(
+        tokenizer=TokenizerSettings(left=tokenizer.values.get("truncation_side") == "left")
+        if in_bundle  # the other settings are in its tokenizer.json already
+        else TokenizerSettings.of(
             config.values, tokenizer.values, lowercase=bool(texts.values.get("do_lower_case"))
         ),
         mask_token=_token(tokenizer.values.get("mask_token")),
@@ -176,22 +235,10 @@ def describe_folder(folder: Path, *, allowed: Collection[str] = ()) -> ModelDesc
     )
 
 
-def _read(
-    folder: Path, place: Path, modules: list[Module]
-) -> tuple[DeclaredFile, DeclaredFile, DeclaredFile, DeclaredFile, DeclaredFile]:
-    """Read the files of a folder, whose transformer is in `place`."""
-    for adapter in (place / ADAPTER, folder / ADAPTER):
-        if adapter.is_file():
-            raise BundleError(f"{adapter} declares an adapter: {_MERGE}")
-    pooling = next((one.folder for one in modules if one.name == "Pooling"), None)
-    return (
-        read_declared(folder / "config_sentence_transformers.json"),
-        read_declared(place / "config.json"),
-        read_declared(place / "tokenizer_config.json"),
-        # Without modules, sentence-transformers looks at the files of transformers alone.
-        read_declared(_text_options(place), _TEXT_OPTIONS[0]) if modules else _NONE,
-        _NONE if pooling is None else read_declared(pooling / "config.json", "Pooling"),
-    )
+def _refuse_adapters(*folders: Path) -> None:
+    for folder in folders:
+        if (folder / ADAPTER).is_file():
+            raise BundleError(f"{folder / ADAPTER} declares an adapter: {_MERGE}")
 
 
 def whole(value: Any) -> int | None:
@@ -210,7 +257,14 @@ def _modules(folder: Path) -> list[Module]:
         raise BundleError(f"{path} is not a list of modules: it is empty")
     kinds = [one.type for one in entries]
     names = [kind.rpartition(".")[2] if kind.startswith(_LIBRARY) else kind for kind in kinds]
-    return [Module(name, folder / one.path) for name, one in zip(names, entries, strict=True)]
+    places = [folder / one.path for one in entries]
+    return [Module(name, place, _configuration(name, place))
+            for name, place in zip(names, places, strict=True)]  # fmt: skip
+
+
+def _configuration(name: str, place: Path) -> DeclaredFile:
+    kind = _CONFIGURED.get(name)
+    return NOTHING if kind is None else read_declared(place / "config.json", kind)
 
 
 def _text_options(folder: Path) -> Path:
@@ -219,9 +273,10 @@ def _text_options(folder: Path) -> Path:
     return next(filter(Path.is_file, files), files[0])
 
 
-def _poolings(file: DeclaredFile) -> tuple[tuple[PoolingMode, ...], str]:
-    """Return the poolings of a Pooling module, and the reason why they cannot be followed."""
-    if file is _NONE:  # there is no such module
+def _poolings(modules: list[Module]) -> tuple[tuple[PoolingMode, ...], str]:
+    """Return the poolings of the Pooling module, and the reason why they cannot be followed."""
+    file = next((one.declared for one in modules if one.name == "Pooling"), None)
+    if file is None:
         return (), ""
     given = file.values.get("pooling_mode")  # since version 5
     if given is None:

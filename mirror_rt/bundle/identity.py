@@ -12,10 +12,11 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.onnx_files import onnx_variants
 from mirror_rt.bundle.pack_index import PackIndex, is_pack, visible_files
-from mirror_rt.bundle.static_files import FILES, is_static
+from mirror_rt.bundle.static_files import FILES
 from mirror_rt.errors import BundleError
 from mirror_rt.io.file_states import content_sha256
 
@@ -67,10 +68,11 @@ def deciding_files(folder: Path) -> list[Path]:
         return _recorded(folder)
     every = [folder / name for name in visible_files(folder)]
     graphs = {folder / variant.file for variant in onnx_variants(folder).values()}
-    if not graphs and not is_static(folder):
+    is_static = describe_folder(folder).is_static
+    if not graphs and not is_static:
         Manifest.read(folder, None)  # its error says what the folder is instead
     found = {file for file in every if file.suffix == ".json"} | graphs
-    if is_static(folder):
+    if is_static:
         return sorted(found.union(*(folder.glob(pattern) for pattern in FILES)))
     others = [file for file in every if file not in found]
     return sorted(found.union(*(_named_in(graph, others) for graph in graphs)))

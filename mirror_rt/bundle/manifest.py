@@ -173,7 +173,9 @@ class Manifest:
         return head | values
 
     @classmethod
-    def read(cls, folder: Path, expected: Format | None = "mirror_rt bundle") -> Manifest:
+    def read(
+        cls, folder: Path, expected: Format | tuple[Format, ...] | None = "mirror_rt bundle"
+    ) -> Manifest:
         """Read and check `folder`/mirror.json; None for `expected` takes bundles of all kinds.
 
         Raises:
@@ -183,7 +185,8 @@ class Manifest:
         """
         path = folder / Layout.manifest
         values = read_document(
-            path, noun="bundle", expected=(expected,) if expected else BUNDLES,
+            path, noun="bundle",
+            expected=(expected,) if isinstance(expected, str) else expected or BUNDLES,
             version=FORMAT_VERSION, hints=_hints(folder),
         )  # fmt: skip
         with naming(path):

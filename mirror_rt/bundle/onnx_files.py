@@ -7,20 +7,20 @@ modules.json, which only some publishers include. What cannot be known from the 
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from mirror_rt.bundle.declared_keys import read_declared
-from mirror_rt.bundle.description import describe_folder
+from mirror_rt.bundle.description import ModelDescription, describe_folder
 from mirror_rt.bundle.graph_header import read_header
 from mirror_rt.bundle.hub import download
 from mirror_rt.bundle.json_document import to_export
-from mirror_rt.bundle.manifest import Layout, Manifest, Precision, Variant
+from mirror_rt.bundle.manifest import Format, Layout, Manifest, Precision, Variant
 from mirror_rt.bundle.plain_manifest import PoolingChoice, describe_plain
-from mirror_rt.bundle.static_files import FILES, describe_static, is_static
+from mirror_rt.bundle.static_files import FILES, describe_static
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.tokens.settings import TokenizerSettings
 
@@ -33,22 +33,40 @@ _SINGLE = ("fp32", "optimized", "O1", "O2", "O3")
 
 
 def read_manifest(folder: Path, *, pooling: PoolingChoice = "auto") -> Manifest:
-    """Read the manifest of a bundle, or derive one from ONNX files or those of a static encoder.
+    """Read the manifest of an encoder, as `describe_bundle` does."""
+    return describe_bundle(folder, pooling=pooling).bundle
 
-    `pooling` is that of ONNX files that declare none; `auto` stands for the declared one.
+
+def describe_bundle(
+    folder: Path,
+    *,
+    pooling: PoolingChoice = "auto",
+    formats: tuple[Format, ...] = ("mirror_rt bundle",),
+) -> ModelDescription:
+    """Describe a bundle, ONNX files or a static encoder, with a manifest of any of them.
+
+    Args:
+        folder: the folder.
+        pooling: that of ONNX files that declare none; `auto` stands for the declared one.
+        formats: the formats that mirror.json may have.
+
+    Raises:
+        BundleError: the folder is none of these, is damaged, or does not say what must be known.
     """
     if pooling not in get_args(PoolingChoice):
         raise ConfigError(
             field="pooling", expected=f"one of {get_args(PoolingChoice)}", value=pooling
         )
-    described = (folder / Layout.manifest).exists()
-    if not described and is_static(folder):
-        return describe_static(folder)
-    variants = {} if described else onnx_variants(folder)
-    if not variants:
-        return Manifest.read(folder)
+    described = describe_folder(folder, formats=formats)
+    if described.manifest is not None:
+        return described
+    if described.is_static:
+        manifest = describe_static(described)
+        return dataclasses.replace(described, manifest=manifest, tokenizer=TokenizerSettings())
+    if not (variants := onnx_variants(folder)):
+        Manifest.read(folder)  # its error says what the folder lacks
     try:
-        return describe_plain(folder, variants, pooling)
+        return dataclasses.replace(described, manifest=describe_plain(described, variants, pooling))
     except BundleError as error:
         raise BundleError(f"{error}. Or {to_export(folder)}") from error
 
@@ -68,26 +86,13 @@ def onnx_variants(folder: Path) -> dict[str, Variant]:
     return {name: Variant(file, _precision(name), "cpu") for name, file in found.items()}
 
 
-def tokenizer_settings(folder: Path, manifest: Manifest) -> TokenizerSettings:
-    """Return the settings of a model's tokenizer that are beside its tokenizer.json.
-
-    In a bundle they are in that file already, but for the side on which long texts are cut.
-    """
-    if manifest.is_static:
-        return TokenizerSettings()
-    if manifest.format == "ONNX files":
-        return describe_folder(folder).tokenizer
-    declared = read_declared(folder / "tokenizer_config.json").values
-    return TokenizerSettings(left=declared.get("truncation_side") == "left")
-
-
 def download_onnx(
     name: str, *, revision: str, offline: bool, variants: Sequence[str | None] | None
 ) -> Path:
     """Download a static encoder, or plain ONNX files with only the graphs of `variants`."""
     folder = download(name, revision=revision, offline=offline, error=BundleError,
                       allow=[*_DESCRIPTIONS])  # fmt: skip
-    if is_static(folder):
+    if describe_folder(folder).is_static:
         return download(name, revision=revision, offline=offline, error=BundleError,
                         allow=[*_DESCRIPTIONS, *FILES])  # fmt: skip
     for variant in [None] if variants is None else variants:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from mirror_rt.bundle.description import MODULES, ModelDescription, describe_folder, whole
+from mirror_rt.bundle.description import MODULES, ModelDescription, whole
 from mirror_rt.bundle.families import WIDTHS, positions
 from mirror_rt.bundle.graph_header import read_header
 from mirror_rt.bundle.json_document import naming
@@ -27,11 +27,13 @@ _FORMS: tuple[list[str], ...] = (
 )
 
 
-def describe_plain(folder: Path, variants: dict[str, Variant], pooling: PoolingChoice) -> Manifest:
+def describe_plain(
+    described: ModelDescription, variants: dict[str, Variant], pooling: PoolingChoice
+) -> Manifest:
     """Return the manifest of ONNX files, by what the files beside them declare."""
+    folder = described.folder
     if not (folder / Layout.tokenizer).is_file():
         raise BundleError(f"{folder} has ONNX files, but no {Layout.tokenizer} beside them")
-    described = describe_folder(folder)
     described.check_kind("SentenceTransformer")
     if described.truncate_dim is not None:
         raise BundleError(f"{folder} declares truncate_dim, which plain ONNX files do not apply")
@@ -45,11 +47,10 @@ def describe_plain(folder: Path, variants: dict[str, Variant], pooling: PoolingC
         own = None  # modules.json says what becomes of the vectors of tokens
     output: dict[str, Any] = {} if own is None else {"graph": {"output": TEXT_OUTPUT}}
     poolings = _chosen(described, pooling, own is not None)
-    pad_id = _pad_id(described)
     values = {
         "dimension": own or _width(described) * len(poolings),
         "max_length": _max_length(described),
-        "pad_id": pad_id,
+        "pad_id": _pad_id(described),
         "pooling": "+".join(poolings),
         "mask_token": described.mask_token,
         "base_model": {"name": folder.resolve().name},

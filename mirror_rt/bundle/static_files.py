@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.bundle.description import MODULES, describe_folder
+from mirror_rt.bundle.description import MODULES, ModelDescription
 from mirror_rt.bundle.json_document import naming
 from mirror_rt.bundle.manifest import MOST_TOKENS, Layout, Manifest, Precision
 from mirror_rt.errors import BundleError
@@ -24,12 +24,7 @@ TABLE_NAMES = ("embeddings", "embedding.weight")
 _PRECISIONS: dict[str, Precision] = {"F16": "fp16", "BF16": "bf16", "I8": "int8"}
 
 
-def is_static(folder: Path) -> bool:
-    """Return whether a folder without a manifest declares a static encoder."""
-    return describe_folder(folder).is_static
-
-
-def describe_static(folder: Path) -> Manifest:
+def describe_static(described: ModelDescription) -> Manifest:
     """Return the manifest of a static encoder, by what its files declare.
 
     model2vec leaves unknown tokens out, and sentence-transformers does not: the poolings
@@ -38,9 +33,9 @@ def describe_static(folder: Path) -> Manifest:
     Raises:
         BundleError: a file is missing or damaged, or declares what is not supported.
     """
-    described = describe_folder(folder)
     described.check_kind("SentenceTransformer")
-    place, names = folder, described.names
+    folder, names = described.folder, described.names
+    place = folder
     if described.is_model2vec:
         normalize = described.config.get("normalize") is True
     else:

@@ -10,12 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_args, get_type_hints
 
+from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.hub import hub_library
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import BUNDLES, declared_format
 from mirror_rt.bundle.onnx_files import onnx_variants
 from mirror_rt.bundle.pack_index import refuse_pack
-from mirror_rt.bundle.static_files import is_static
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.encoding.encoder import Encoder
@@ -90,7 +90,7 @@ def _needs_no_torch(path: Path) -> bool:
     if not path.exists():
         return find_spec("torch") is None
     weights = [*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")]
-    return is_static(path) or (bool(onnx_variants(path)) and not weights)
+    return describe_folder(path).is_static or (bool(onnx_variants(path)) and not weights)
 
 
 @contextlib.contextmanager

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from mirror_rt.bundle.description import describe_folder
-from mirror_rt.bundle.manifest import Manifest, Variant, declared_format
-from mirror_rt.bundle.onnx_files import read_manifest
+from mirror_rt.bundle.description import STORED, ModelDescription
+from mirror_rt.bundle.manifest import Manifest, Variant
+from mirror_rt.bundle.onnx_files import describe_bundle
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.cli.common import BundleOrPack, HubOptions, fill_table, format_table
@@ -41,18 +41,16 @@ class Info(Invocation):
         if is_pack(folder):
             _show_pack(folder, PackIndex.read(folder), as_json=self.json)
             return
-        found = declared_format(folder)
-        if found is None:
-            manifest = read_manifest(folder)  # of files that others published
-        else:
-            tuned = found == "mirror_rt encoder"
-            manifest = Manifest.read(folder, "mirror_rt encoder" if tuned else None)
+        described = describe_bundle(folder, formats=STORED)
+        manifest = described.bundle
+        of_others = manifest.format not in STORED
+        if not of_others:
             manifest.verify(folder)
         if self.json:
-            verdict = {"verified": found is not None}
+            verdict = {"verified": not of_others}
             print(json.dumps(manifest.to_dict() | verdict, indent=2, ensure_ascii=False))
         else:
-            print(fill_table(_rows(folder, manifest)))
+            print(fill_table(_rows(described)))
 
 
 def _show_pack(folder: Path, index: PackIndex, *, as_json: bool) -> None:
@@ -80,7 +78,8 @@ def _pack_row(index: PackIndex, name: str, manifest: Manifest) -> list[str]:
     ]
 
 
-def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
+def _rows(described: ModelDescription) -> list[tuple[str, str]]:
+    folder, manifest = described.folder, described.bundle
     size = sum(record.bytes for record in manifest.files.values()) / 1e6
     rows = [
         ("folder", f"{folder} ({manifest.format}, format version {manifest.format_version})"),
@@ -103,7 +102,7 @@ def _rows(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
     if Heads.present(folder):
         rows.append(("task heads", ", ".join(Heads.read(folder).by_name)))
     rows += [(name, describe_parity(variant)) for name, variant in manifest.variants.items()]
-    if unknown := describe_folder(folder, allowed=("auto_map",)).unknown:
+    if unknown := described.unknown:
         rows.append(("unknown keys", f"{', '.join(unknown)}: taken to have no effect on vectors"))
     if not manifest.files:
         return [*rows, ("files", "of others, which have no hashes to compare with")]

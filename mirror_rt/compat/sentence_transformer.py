@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.bundle.description import describe_folder
 from mirror_rt.compat.arguments import as_tensor, refuse, renamed, with_blanks
 from mirror_rt.compat.base_model import Pool
 from mirror_rt.compat.model_properties import ModelProperties
@@ -88,7 +87,7 @@ class SentenceTransformer(ModelProperties):
         truncate_dim: int | None = None,
     ) -> None:
         self.encoder = self._load(Encoder.load, locals())
-        declared = describe_folder(self.encoder.folder, allowed=("auto_map",)).similarity
+        declared = self.encoder.description.similarity
         self.similarity_fn_name = declared if similarity_fn_name is None else similarity_fn_name
         self.truncate_dim = truncate_dim
 

@@ -9,8 +9,8 @@ from typing import Unpack
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_rt.bundle.onnx_files import tokenizer_settings
+from mirror_rt.bundle.description import ModelDescription
+from mirror_rt.bundle.manifest import Layout
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
 from mirror_rt.encoding.loaded_bundle import LoadedBundle, open_model
 from mirror_rt.errors import BundleError, ConfigError
@@ -32,15 +32,16 @@ class Encoder(LoadedBundle, BatchEncoder):
     An encoder is safe to use from several threads at once.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
-        LoadedBundle.__init__(self, folder, manifest, options)
+    def __init__(self, description: ModelDescription, options: LoadOptions) -> None:
+        LoadedBundle.__init__(self, description, options)
+        folder, manifest = self.folder, self.manifest
         # The model comes first: while it loads, it takes twice its size for a moment.
         self._model = open_model(folder, manifest, options)
         tokenizer = TextTokenizer.from_file(
             folder / manifest.tokenizer,
             max_length=manifest.max_length,
             pad_id=manifest.pad_id,
-            settings=tokenizer_settings(folder, manifest),
+            settings=description.tokenizer,
         )
         if isinstance(runner := self._model.runner, StaticRunner):
             tokenizer.leave_out_special(unknown=manifest.pooling != "mean")

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.manifest import BUNDLES, Manifest, Variant
-from mirror_rt.bundle.onnx_files import read_manifest
+from mirror_rt.bundle.onnx_files import describe_bundle
 from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.errors import ConfigError, MirrorError, Setting
 from mirror_rt.inference.bundle_model import BundleModel
@@ -25,9 +26,10 @@ class LoadedBundle:
     pipeline: Pipeline
     _model: BundleModel
 
-    def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
-        self.folder = folder
-        self.manifest = manifest
+    def __init__(self, description: ModelDescription, options: LoadOptions) -> None:
+        self.description = description
+        self.folder = description.folder
+        self.manifest = description.bundle
         self.options = options
 
     @classmethod
@@ -52,13 +54,13 @@ class LoadedBundle:
     def _load_whole(cls, folder: Path, options: LoadOptions) -> Self:
         """Load the bundle of a folder, all of it in the state of one moment; errors as `load`."""
         return load_unchanged(
-            folder, lambda: cls(folder, cls._read_manifest(folder, options), options), cls.close
+            folder, lambda: cls(cls._describe(folder, options), options), cls.close
         )
 
     @classmethod
-    def _read_manifest(cls, folder: Path, options: LoadOptions) -> Manifest:
-        """Read the manifest of the kind of bundle that is loaded."""
-        return read_manifest(folder, pooling=options.pooling)
+    def _describe(cls, folder: Path, options: LoadOptions) -> ModelDescription:
+        """Describe a bundle of the kind that is loaded."""
+        return describe_bundle(folder, pooling=options.pooling)
 
     @property
     def providers(self) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self, Unpack
 
+from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.encoding.encoder import Encoder
@@ -151,7 +152,8 @@ class LanguagePack(PackEncoder):
         entry, folder = self.index.bundles[name], self._folder(name)
 
         def load() -> Encoder:
-            return Encoder(folder, entry.read_manifest(self.folder), self._options)
+            manifest = entry.read_manifest(self.folder)
+            return Encoder(describe_folder(folder, manifest=manifest), self._options)
 
         encoder = load_unchanged(folder, load, Encoder.close)
         logger.info("%s loaded", folder)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Unpack, get_args
 import numpy as np
 import numpy.typing as npt
 
+from mirror_rt.bundle.description import ModelDescription, describe_folder
 from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_rt.bundle.onnx_files import tokenizer_settings
 from mirror_rt.encoding.loaded_bundle import LoadedBundle, open_model
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
@@ -89,8 +89,9 @@ class Reranker(LoadedBundle):
     of pairs, in batches of all its callers.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
-        super().__init__(folder, manifest, options)
+    def __init__(self, description: ModelDescription, options: LoadOptions) -> None:
+        super().__init__(description, options)
+        folder, manifest = self.folder, self.manifest
         self._model = open_model(folder, manifest, options)
         head = ScoreHead.read(folder, manifest)
         self.labels = tuple(head.described.labels)
@@ -99,7 +100,7 @@ class Reranker(LoadedBundle):
             folder / Layout.tokenizer,
             max_length=manifest.max_length,
             pad_id=manifest.pad_id,
-            settings=tokenizer_settings(folder, manifest),
+            settings=description.tokenizer,
         )
         scored = ScoredModel(self._model, head)
         cache = self._model.open_cache(scored.dimension)
@@ -122,8 +123,9 @@ class Reranker(LoadedBundle):
         return cls._load_whole(*cls._find(path_or_name, keywords))
 
     @classmethod
-    def _read_manifest(cls, folder: Path, options: LoadOptions) -> Manifest:
-        return Manifest.read(folder, "mirror_rt cross-encoder")
+    def _describe(cls, folder: Path, options: LoadOptions) -> ModelDescription:
+        manifest = Manifest.read(folder, "mirror_rt cross-encoder")
+        return describe_folder(folder, manifest=manifest)
 
     @property
     def num_labels(self) -> int:

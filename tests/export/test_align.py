@@ -10,6 +10,7 @@ from command_errors import one_line_error
 from mirror_export import ExportConfig, export_bundle
 from mirror_export.pack.mapped_bundle import copy_mapped
 from mirror_rt import ConfigError, Encoder, LanguagePack, Manifest
+from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 
 SIZE = 32
@@ -91,7 +92,8 @@ def test_every_graph_and_the_modules_have_the_map(base, pack, words):
         "Transformer", "Pooling", "Dense", "Normalize"]  # fmt: skip
     from mirror_train.model.dense import load_dense
 
-    weight = load_dense(pack / "fr" / modules[2]["path"]).linear.weight.numpy()
+    dense = describe_folder(pack / "fr").modules[2]
+    weight = load_dense(dense.declared).linear.weight.numpy()
     plain = Encoder.load(base).encode(words[:9])
     np.testing.assert_allclose(
         plain @ weight.T, Encoder.load(pack / "fr").encode(words[:9]), atol=1e-5

@@ -8,6 +8,7 @@ import pytest
 
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import ConfigError, Encoder, Manifest, Reranker
+from mirror_rt.bundle.description import describe_folder
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import CPU, CUDA
 from mirror_rt.tokens.joining import join_tokens
@@ -38,7 +39,8 @@ def manifest(folder, monkeypatch):
 
 def load(folder, manifest, **options):
     return Encoder(
-        folder, manifest, LoadOptions(variant="fp32-cuda", providers="cpu", verify=False, **options)
+        describe_folder(folder, manifest=manifest),
+        LoadOptions(variant="fp32-cuda", providers="cpu", verify=False, **options),
     )
 
 
@@ -104,5 +106,5 @@ def test_pairs_keep_their_types(tiny_cross_encoder, tmp_path, monkeypatch):
     )
     manifest = dataclasses.replace(read, variants={"fp32-cuda": packed})
     load = LoadOptions(variant="fp32-cuda", providers="cpu", verify=False)
-    found = Reranker(tmp_path / "bundle", manifest, load).predict(pairs)
+    found = Reranker(describe_folder(tmp_path / "bundle", manifest=manifest), load).predict(pairs)
     np.testing.assert_allclose(found, expected, atol=1e-5)

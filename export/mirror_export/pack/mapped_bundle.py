@@ -19,6 +19,7 @@ from mirror_export.graph.graph_edit import constant, insert_behind, read_graph
 from mirror_export.graph.onnx_file import remove_sources, write_sharing
 from mirror_export.graph.torch_export import OUTPUT_NAMES
 from mirror_rt import Encoder, Manifest
+from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.manifest import Layout, Variant, record_files
 from mirror_rt.errors import BundleError, ConfigError, ModelError, ParityError
 from mirror_rt.heads.task_heads import Heads
@@ -135,7 +136,8 @@ def _compare(source: Path, target: Path, weight: npt.NDArray[np.float32], texts:
         vectors = []
         for folder in (source, target):
             manifest = dataclasses.replace(Manifest.read(folder), variants={name: runs})
-            with Encoder(folder, manifest, options) as encoder:
+            described = describe_folder(folder, manifest=manifest)
+            with Encoder(described, options) as encoder:
                 vectors.append(encoder.encode(texts, normalize_embeddings=True))
         difference = float(np.abs(vectors[0] @ weight - vectors[1]).max())
         if not difference <= _TOLERANCE:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from mirror_rt.bundle.declared_keys import read_declared
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_train import TorchEncoder, load_training_data
 from mirror_train.compute.processes import Processes
@@ -116,7 +117,7 @@ def test_levels_split_off_half_of_the_dimensions(tmp_path):
     torch.testing.assert_close(found, torch.linalg.slogdet(jacobian).logabsdet, atol=1e-9, rtol=0)
     (tmp_path / "flow").mkdir()
     save_flow(flow.float().eval(), tmp_path / "flow")
-    torch.testing.assert_close(load_flow(tmp_path / "flow")(x), flow(x), rtol=0, atol=0)
+    torch.testing.assert_close(load_flow(declared(tmp_path / "flow"))(x), flow(x), rtol=0, atol=0)
     with pytest.raises(ConfigError, match="a flow of 3 levels needs vectors of a multiple of 8"):
         Flow(12, levels=3)
 
@@ -252,10 +253,14 @@ def test_what_no_flow_can_have(size, options, message):
 
 def test_files(tmp_path, trained, real):
     save_flow(trained, tmp_path)
-    again = load_flow(tmp_path)
+    again = load_flow(declared(tmp_path))
     x = torch.from_numpy(real)
     torch.testing.assert_close(again(x), trained(x), atol=0, rtol=0)
     assert not any(parameter.requires_grad for parameter in again.parameters())
+
+
+def declared(folder):
+    return read_declared(folder / "config.json", "Flow")
 
 
 def _no_config(folder):
@@ -285,7 +290,7 @@ def _change(folder, name, value):
 
 
 @pytest.mark.parametrize(("damage", "message"), [
-    (_no_config, "cannot be read"),
+    (_no_config, "is not a Flow module: 'in_features'"),
     (_odd, "is not a Flow module: .* even number of dimensions, got 9"),
     (_other_size, "is not a Flow module: .* size mismatch"),
     (_no_weights, "has no weights"),
@@ -297,4 +302,4 @@ def test_damaged_files(tmp_path, damage, message):
     save_flow(Flow(8), tmp_path)
     damage(tmp_path)
     with pytest.raises(ModelError, match=message):
-        load_flow(tmp_path)
+        load_flow(declared(tmp_path))

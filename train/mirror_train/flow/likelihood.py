@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import cast, get_args
 
 import numpy as np
 
-from mirror_rt.bundle.manifest import Layout, Manifest, Pooling
+from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.errors import DataError, ModelError
 from mirror_train.data.training_data import TrainingData
@@ -67,7 +66,7 @@ def tune_flow(data: TrainingData, config: FlowConfig) -> TuneReport:
             recipe={"system": "flow"} | fields,
             data=data.summary(),
             training={},
-            level=_tuned_level(base.folder),
+            level=None if (tuned := base.description.manifest) is None else tuned.level,
             language=data.language,
         )
 
@@ -107,10 +106,3 @@ def text_vectors(run: Run, model: Pretrained, head: Head, data: TrainingData) ->
     encoder = TorchEncoder(model, head=head, device=run.device)
     vectors = encoder.encode(strings, normalize_embeddings=False, show_progress_bar=run.shows_bars)
     return np.asarray(vectors, dtype=np.float32)
-
-
-def _tuned_level(folder: Path) -> str | None:
-    """Return the level that a folder was tuned for; None where it has no mirror.json."""
-    if not (folder / Layout.manifest).is_file():
-        return None
-    return Manifest.read(folder, "mirror_rt encoder").level

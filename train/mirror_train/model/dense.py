@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from mirror_rt.bundle.declared_keys import DeclaredFile
 from mirror_rt.errors import ModelError
 from mirror_rt.io.atomic import write_json
 from mirror_train.compute.pickles import refuse_compressed
 
 logger = logging.getLogger("mirror_train")
-
-# A tokenizer_config.json with all special tokens of a large vocabulary has a few million bytes.
-_MOST_BYTES = 1 << 26
 
 
 class Dense(nn.Module):
@@ -75,10 +72,13 @@ def save_dense(layer: Dense, folder: Path) -> None:
     save_weights(layer, folder)
 
 
-def load_dense(folder: Path) -> Dense:
-    """Read a Dense module of sentence-transformers, with safetensors or pickled weights."""
-    path = folder / "config.json"
-    config = read_object(path)
+def load_dense(declared: DeclaredFile) -> Dense:
+    """Load a Dense module of sentence-transformers, with safetensors or pickled weights.
+
+    Its configuration is given, and the weights are beside its file.
+    """
+    path, config = declared.path, declared.values
+    folder = path.parent
     for key in ("module_input_name", "module_output_name"):
         if config.get(key) not in (None, "sentence_embedding"):
             raise ModelError(f"{path}: a Dense module of {config[key]!r} is not supported")
@@ -153,20 +153,3 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         raise ModelError(
             f"{pickled} cannot be read: {' '.join(str(error).split()[:30])}"
         ) from error
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object that the file holds; raise ModelError for anything else."""
-    if path.exists() and not path.is_file():  # reading a pipe would wait for ever
-        raise ModelError(f"{path} cannot be read: it is not a regular file")
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise ModelError(f"{path} cannot be read: it has more than {_MOST_BYTES:,} bytes")
-        values = json.loads(content.decode())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise ModelError(f"{path} is not a JSON object")
-    return values

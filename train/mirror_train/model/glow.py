@@ -26,9 +26,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from mirror_rt.bundle.declared_keys import DeclaredFile
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.io.atomic import write_json
-from mirror_train.model.dense import load_weights, read_object, read_weights, save_weights
+from mirror_train.model.dense import load_weights, read_weights, save_weights
 from mirror_train.model.glow_blocks import FlowBlock, FoldedBlock
 
 
@@ -150,9 +151,9 @@ def save_flow(flow: Flow, folder: Path) -> None:
     save_weights(flow.blocks, folder)
 
 
-def load_flow(folder: Path) -> Flow:
-    """Read a flow that `save_flow` wrote, in evaluation mode."""
-    config = read_object(folder / "config.json")
+def load_flow(declared: DeclaredFile) -> Flow:
+    """Load a flow that `save_flow` wrote, of which the configuration is given, for evaluation."""
+    folder, config = declared.path.parent, declared.values
     weights = read_weights(folder)
     held = sum(weight.numel() for weight in weights.values())
     try:

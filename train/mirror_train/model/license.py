@@ -9,7 +9,6 @@ from typing import Any
 from huggingface_hub.repocard import metadata_load
 
 from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_rt.errors import BundleError
 from mirror_train.model.model_folder import DEFAULT_MODEL_LICENSE, is_default_model
 from mirror_train.model.pretrained import Pretrained
 
@@ -24,27 +23,21 @@ def describe_base(base: Pretrained) -> dict[str, Any]:
     return {
         "name": base.public_name,
         "revision": base.revision,
-        "license": base_license(base.name, base.folder),
+        "license": base_license(base.name, base.folder, base.description.manifest),
     }
 
 
-def base_license(name: str, folder: Path) -> str | None:
+def base_license(name: str, folder: Path, manifest: Manifest | None = None) -> str | None:
     """Return the identifier of a model's licence, such as `apache-2.0`; None if none is declared.
 
-    It is read from mirror.json, the model card's front matter, or the first line of LICENSE in
+    It is that of the manifest, of the model card's front matter, or of the first line of LICENSE in
     `folder`. `name` is the path or hub name that the user gave.
     """
-    found = _of_manifest(folder) or _of_card(folder) or _of_text(folder)
+    recorded = None if manifest is None else manifest.base_model.get("license")
+    found = recorded or _of_card(folder) or _of_text(folder)
     if found is None and is_default_model(name) and not Path(name).exists():
         return DEFAULT_MODEL_LICENSE
     return found
-
-
-def _of_manifest(folder: Path) -> str | None:
-    try:
-        return Manifest.read(folder, "mirror_rt encoder").base_model.get("license")
-    except BundleError:  # an ordinary model folder
-        return None
 
 
 def _of_card(folder: Path) -> str | None:

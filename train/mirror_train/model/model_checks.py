@@ -10,10 +10,12 @@ import torch
 from transformers import AutoModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from mirror_rt.bundle.declared_keys import read_object
+from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.errors import ModelError, Setting
 from mirror_rt.schema import InnerPath, build
 from mirror_train.compute.pickles import refuse_compressed
-from mirror_train.model.dense import read_object
+from mirror_train.model.declared_modules import unsupported
 from mirror_train.model.model_folder import SAFE_WEIGHTS
 
 logger = logging.getLogger("mirror_train")
@@ -33,16 +35,21 @@ _MOST = {
 _WEIGHTS_A_BYTE = 4
 
 
-def check_folder(folder: Path, trust_remote_code: bool) -> None:
+def check_folder(description: ModelDescription, trust_remote_code: bool) -> None:
     """Refuse a folder without configuration, weights or tokenizer, or with code of its own."""
+    folder, modules = description.transformer, description.modules
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder: expected a Hugging Face model folder")
     config = folder / "config.json"
+    bare = modules and not (description.folder / "config.json").is_file()
+    if bare and modules[0].name != "Transformer":
+        raise unsupported(description.folder, modules[0].name)
     if not config.exists():
         raise ModelError(f"{folder} is not a model folder: it has no config.json")
-    values = read_object(config)
-    _check_sizes(config, values)
-    kind, code = values.get("model_type"), values.get("auto_map")
+    for name, most in _MOST.items():  # building the configuration alone would take hours
+        if (size := description.sizes.get(name, 0)) > most:
+            raise ModelError(f"{config}: {name} is {size}, expected at most {most:,}")
+    kind, code = description.config.get("model_type"), description.config.get("auto_map")
     if not kind:
         raise ModelError(f"{config} names no model_type")
     if code and kind not in CONFIG_MAPPING and not trust_remote_code:
@@ -62,15 +69,6 @@ def check_folder(folder: Path, trust_remote_code: bool) -> None:
     )
     if not any((folder / name).is_file() for name in names):
         raise ModelError(f"{folder} has no tokenizer: expected tokenizer.json beside the model")
-
-
-def _check_sizes(path: Path, values: dict[str, Any]) -> None:
-    """Refuse sizes with which building the configuration alone would take hours."""
-    for name, value in values.items():
-        if isinstance(value, dict):
-            _check_sizes(path, value)
-        elif isinstance(value, int) and value > _MOST.get(name, value):
-            raise ModelError(f"{path}: {name} is {value}, expected at most {_MOST[name]:,}")
 
 
 def check_size(folder: Path, config: Any) -> None:

@@ -21,11 +21,11 @@ from transformers.utils import logging as transformers_logging
 
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.families import family_of, positions
-from mirror_rt.errors import ConfigError, MirrorError, ModelError, Setting
+from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.io.atomic import sha256
 from mirror_rt.tokens.settings import lowercase_first
 from mirror_rt.tokens.tokenization import TextTokenizer
-from mirror_train.model.declared_modules import described, is_classifier
+from mirror_train.model.declared_modules import as_model_error, described
 from mirror_train.model.dense import check_finite
 from mirror_train.model.dropout import set_dropout
 from mirror_train.model.model_checks import (
@@ -161,10 +161,11 @@ def load_pretrained(
     root, commit = resolve_model(str(name), revision=revision, offline=offline)
     description = described(root, trust_remote_code=trust_remote_code)
     folder = description.transformer
-    check_folder(folder, trust_remote_code)
+    with as_model_error():
+        check_folder(description, trust_remote_code)
     # Weights that the folder lacks are drawn, before they are dropped or refused.
     drawn = torch.random.fork_rng(devices=[])
-    with quiet_transformers(), _as_model_error(folder), drawn:
+    with quiet_transformers(), as_model_error(folder), drawn:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         check_architecture(folder, config)
         if not trust_remote_code:
@@ -172,7 +173,7 @@ def load_pretrained(
         if dropout is not None:
             set_dropout(config, dropout)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        classifies = classifier and is_classifier(description)
+        classifies = classifier and description.is_classifier
         whole, report = (
             AutoModelForSequenceClassification if classifies else AutoModel
         ).from_pretrained(
@@ -205,21 +206,6 @@ def load_pretrained(
         pooler,
         whole.eval() if classifies else None,
     )
-
-
-@contextlib.contextmanager
-def _as_model_error(folder: Path) -> Iterator[None]:
-    """Turn any exception of the libraries for a folder that they cannot load into a ModelError.
-
-    transformers, huggingface_hub, safetensors, tokenizers and pickle have no common base class.
-    """
-    try:
-        yield
-    except MirrorError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split()[:40]) or repr(error)
-        raise ModelError(f"{folder} cannot be loaded: {reason}") from error
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from mirror_rt.bundle.description import POOLING_FLAGS
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.io.atomic import write_json
 from mirror_train.model.declared_modules import FLOW_MODULE
-from mirror_train.model.dense import Dense, read_object, save_dense
+from mirror_train.model.dense import Dense, save_dense
 from mirror_train.model.glow import Flow, save_flow
 from mirror_train.model.pooling_head import Head
 
@@ -42,7 +42,8 @@ def save_tokenizer(tokenizer: Any, folder: Path, *, max_length: int) -> None:
     except Exception as error:  # tokenizers' error for a full disk
         raise OSError(f"cannot write the tokenizer: {error}") from error
     path = folder / "tokenizer_config.json"
-    config = {key: value for key, value in read_object(path).items() if key not in _LOADING}
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    config = {key: value for key, value in saved.items() if key not in _LOADING}
     if config.get("tokenizer_class") == "TokenizersBackend":
         config["tokenizer_class"] = "PreTrainedTokenizerFast"  # its name before version 5
         if (spaced := _add_prefix_space(tokenizer.backend_tokenizer)) is not None:

@@ -16,7 +16,7 @@ from mirror_rt.pipeline.pipeline import Pipeline, Vectors
 from mirror_rt.tokens.batching import CPU_RUN_COST, GPU_RUN_COST
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_train.compute.precision import resolve_device
-from mirror_train.model.declared_modules import declared_head, declared_pad_to
+from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.forward import embed_batch
 from mirror_train.model.model_folder import DEFAULT_MODEL
 from mirror_train.model.pooling_head import Head
@@ -92,7 +92,7 @@ class TorchEncoder(BatchEncoder):
         return cls(
             pretrained,
             head=None if pooling == "auto" else Head([pooling]),
-            pad_to=declared_pad_to(pretrained.folder),
+            pad_to=pretrained.description.pad_to,
             device=resolve_device(device),
         )
 
