@@ -4,9 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from mirror_rt.bundle.manifest import Pooling, Precision, Target
+from mirror_rt.bundle.manifest import Layout, Pooling, Precision, Target
+from mirror_rt.errors import ConfigError
+
+
+class Kind(NamedTuple):
+    """The precision, target and file that the name of a variant stands for."""
+
+    precision: Precision
+    target: Target
+    file: str
+
+
+# The file names of the CPU variants are those that sentence-transformers, optimum and
+# transformers.js look for.
+KINDS = {
+    "fp32": Kind("fp32", "cpu", Layout.model),
+    "fp16": Kind("fp16", "cpu", "onnx/model_fp16.onnx"),
+    "int8": Kind("int8", "cpu", "onnx/model_int8.onnx"),
+    "fp32-cuda": Kind("fp32", "cuda", "onnx/model_packed.onnx"),
+    "fp16-cuda": Kind("fp16", "cuda", "onnx/model_fp16_packed.onnx"),
+    "bf16-cuda": Kind("bf16", "cuda", "onnx/model_bf16.onnx"),
+    "bf16-native": Kind("bf16", "native", Layout.model),
+    "int8-native": Kind("int8", "native", Layout.model),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +74,27 @@ class ExportConfig:
     overwrite: bool = False
     offline: bool = False
     threads: int | None = None
+
+    @property
+    def wanted(self) -> list[str]:
+        """The names of the variants to write, those in `KINDS`.
+
+        Raises:
+            ConfigError: there are none, or a precision is for none of the targets.
+        """
+        if not self.precisions or not self.targets:
+            raise ConfigError("at least one precision and one target are needed")
+        if "int8" in self.precisions and not {"cpu", "native"} & set(self.targets):
+            raise ConfigError(
+                "precision int8 is for the CPU: add the target cpu, or leave int8 out"
+            )
+        if "bf16" in self.precisions and not {"cuda", "native"} & set(self.targets):
+            raise ConfigError(
+                "precision bf16 is for NVIDIA cards and the native engine: add the target cuda or "
+                "native"
+            )
+        return [
+            name
+            for name, kind in KINDS.items()
+            if kind.precision in self.precisions and kind.target in self.targets
+        ]

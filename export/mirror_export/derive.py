@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 
+from mirror_export.config import KINDS
 from mirror_export.graph.fusion import describe_graph
 from mirror_export.graph.graph_edit import read_graph, share_weights, source
 from mirror_export.graph.half import single_layers, to_half
 from mirror_export.graph.int8 import quantize, sensitive_layers
-from mirror_export.graph.onnx_file import write_sharing
+from mirror_export.graph.onnx_file import remove_sources, write_sharing
 from mirror_export.graph.padding_free import (
     ATTENTIONS,
     can_pack,
@@ -23,34 +25,13 @@ from mirror_export.graph.padding_free import (
 )
 from mirror_export.graph.probe import Probe
 from mirror_export.parity import GATES
-from mirror_rt import Manifest
-from mirror_rt.bundle.manifest import Layout, Precision, Target, Variant
-from mirror_rt.encoding.batch_encoder import Vectors
+from mirror_export.trace import Traced
+from mirror_rt.bundle.manifest import Layout, Variant
 from mirror_rt.tokens.windows import size_of
 
 logger = logging.getLogger("mirror_export")
 
 
-class Kind(NamedTuple):
-    """The precision, target and file that the name of a variant stands for."""
-
-    precision: Precision
-    target: Target
-    file: str
-
-
-# The file names of the CPU variants are those that sentence-transformers, optimum and
-# transformers.js look for.
-KINDS = {
-    "fp32": Kind("fp32", "cpu", Layout.model),
-    "fp16": Kind("fp16", "cpu", "onnx/model_fp16.onnx"),
-    "int8": Kind("int8", "cpu", "onnx/model_int8.onnx"),
-    "fp32-cuda": Kind("fp32", "cuda", "onnx/model_packed.onnx"),
-    "fp16-cuda": Kind("fp16", "cuda", "onnx/model_fp16_packed.onnx"),
-    "bf16-cuda": Kind("bf16", "cuda", "onnx/model_bf16.onnx"),
-    "bf16-native": Kind("bf16", "native", Layout.model),
-    "int8-native": Kind("int8", "native", Layout.model),
-}
 # How the precisions of 16 bits are called in a graph.
 _HALVES = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 # How many texts, the longest, are run to measure the range of the layers for float16.
@@ -59,14 +40,13 @@ _MEASURED = 8
 _ROWS = 4
 
 
-def derive(
-    folder: Path, manifest: Manifest, texts: list[Any], traced: dict[str, Any], wanted: list[str]
-) -> dict[str, Variant]:
-    """Write the graphs of the variants `wanted`, names in `KINDS`, and describe the variants.
+def derive(traced: Traced) -> dict[str, Variant]:
+    """Write the graphs of all variants that are wanted, and describe these: name -> variant.
 
-    `folder` holds the float32 graph, described by `traced`, and the tokenizer; layers are measured
-    on `texts`.
+    Layers are measured on the texts to compare on. Graphs that serve for this alone remain, until
+    `remove_others`.
     """
+    folder, manifest, wanted = traced.folder, traced.manifest, traced.config.wanted
     # Without padding there is none to pool.
     packs = manifest.pad_to is None and can_pack(read_graph(folder / Layout.model))
     if not packs and any(name.endswith("-cuda") for name in wanted):
@@ -76,14 +56,13 @@ def derive(
         )
     halves = {KINDS[name].precision for name in wanted if KINDS[name].target != "native"}
     keep: dict[str, list[str]] = {
-        name: _single_layers(folder, manifest, texts, _HALVES[name])
-        for name in sorted(halves & _HALVES.keys())
+        name: _single_layers(traced, _HALVES[name]) for name in sorted(halves & _HALVES.keys())
     }
-    variants, graphs = {}, {"fp32": traced}
+    variants, graphs = {}, {"fp32": traced.graph}
     for name in wanted:
         precision, target, file = KINDS[name]
         if target == "native":  # the engine takes its weights from the float32 graph
-            variants[name] = Variant(file, precision, target, traced)
+            variants[name] = Variant(file, precision, target, traced.graph)
             continue
         written = name if packs or precision not in KINDS else precision
         weights = KINDS[precision].file if written != precision and precision in wanted else None
@@ -96,12 +75,10 @@ def derive(
     return variants
 
 
-def _single_layers(
-    folder: Path, manifest: Manifest, texts: list[Any], kind: ir.DataType
-) -> list[str]:
-    longest = sorted(texts, key=size_of)[-_MEASURED:]
-    probe = Probe(folder, manifest, longest, rows=1)
-    return single_layers(read_graph(folder / Layout.model), probe, kind)
+def _single_layers(traced: Traced, kind: ir.DataType) -> list[str]:
+    longest = sorted(traced.texts, key=size_of)[-_MEASURED:]
+    probe = Probe(traced.folder, traced.manifest, longest, rows=1)
+    return single_layers(read_graph(traced.folder / Layout.model), probe, kind)
 
 
 def write_graph(
@@ -133,15 +110,13 @@ def write_graph(
     return describe_graph(model) | ({} if precision == "fp32" else {"float32_layers": keep})
 
 
-def find_sensitive_layers(
-    folder: Path, manifest: Manifest, texts: list[Any], expected: Vectors
-) -> list[str]:
-    """Return the layers that must be float32 for the int8 graph in `folder` to pass its gate."""
-    model = read_graph(folder / Layout.model)
+def find_sensitive_layers(traced: Traced) -> list[str]:
+    """Return the layers that must be float32 for the int8 graph to pass its gate."""
+    model = read_graph(traced.folder / Layout.model)
     layers = quantize(model, switches=True)
-    share_weights(model, folder / KINDS["int8"].file)
-    probe = Probe(folder, manifest, texts, rows=_ROWS)
-    return sensitive_layers(model, layers, probe, expected, GATES["int8"])
+    share_weights(model, traced.folder / KINDS["int8"].file)
+    probe = Probe(traced.folder, traced.manifest, traced.texts, rows=_ROWS)
+    return sensitive_layers(model, layers, probe, traced.vectors, GATES["int8"])
 
 
 def graph_bytes(folder: Path, file: str) -> int:
@@ -150,7 +125,9 @@ def graph_bytes(folder: Path, file: str) -> int:
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
-def remove_graph(folder: Path, file: str) -> None:
-    """Remove a graph and the files that belong to it."""
-    for name in (file, Layout.mapped(file), source(Path(file)), f"{file}_data"):
-        (folder / name).unlink(missing_ok=True)
+def remove_others(folder: Path, variants: Iterable[Variant]) -> None:
+    """Remove all graphs but those of the variants, with the files that belong to them."""
+    for file in {kind.file for kind in KINDS.values()} - {variant.file for variant in variants}:
+        for name in (file, Layout.mapped(file), source(Path(file)), f"{file}_data"):
+            (folder / name).unlink(missing_ok=True)
+    remove_sources((folder / Layout.model).parent)

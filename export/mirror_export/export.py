@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import logging
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
+from dataclasses import dataclass
 
+from mirror_export.check import Candidate, check
 from mirror_export.config import ExportConfig
-from mirror_export.cross_encoder import score_head
-from mirror_export.describe import choose_head, describe
-from mirror_export.variants import check_wanted, trace, write_variants
+from mirror_export.derive import derive, remove_others
+from mirror_export.load import describe, load
+from mirror_export.trace import Staged, Traced, trace
 from mirror_rt import Manifest
-from mirror_rt.bundle.manifest import Layout, record_files
+from mirror_rt.bundle.manifest import Layout, Variant, record_files
 from mirror_rt.bundle.model_card import write_model_card
 from mirror_rt.encoding.model_cache import give_back_memory
-from mirror_rt.errors import ConfigError
-from mirror_rt.heads.task_heads import Heads
-from mirror_rt.inference.session import import_onnxruntime
-from mirror_rt.io.atomic import check_free, new_folder, write_json
-from mirror_rt.progress import progress_bar
-from mirror_train.model.pooling_head import Head
-from mirror_train.model.pretrained import Pretrained, load_pretrained
-from mirror_train.model.sentence_transformers import save_tokenizer, write_modules
+from mirror_rt.io.atomic import new_folder, write_json
+from mirror_rt.progress import ProgressBar, progress_bar
 
-logger = logging.getLogger("mirror_export")
 
-_FIRST = "loading the model"
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A bundle in the making whose variants are all compared with PyTorch."""
+
+    traced: Traced
+    variants: dict[str, Variant]
 
 
 def export_bundle(config: ExportConfig, *, show_progress_bar: bool | None = None) -> Manifest:
@@ -50,94 +47,38 @@ def export_bundle(config: ExportConfig, *, show_progress_bar: bool | None = None
         DataError: the file of pairs cannot be used.
         BundleIntegrityError: a tuned folder was changed since it was written.
     """
-    wanted = check_wanted(config)
-    import_onnxruntime("checking an exported bundle")
-    check_free(config.out, overwrite=config.overwrite)
-    model = Path(config.model).resolve()
-    if config.out.resolve() in (model, *model.parents):
-        raise ConfigError(f"--out {config.out} would replace the model {config.model} itself")
-    bar = progress_bar(3 + len(wanted), show_progress_bar, unit="stage", desc="export")
-
-    def begin(stage: str) -> None:
-        if stage != _FIRST:
-            bar.update(1)
-        bar.set_postfix_str(stage)
-
+    bar = progress_bar(3 + len(config.wanted), show_progress_bar, unit="stage", desc="export")
     with closing(bar):
-        manifest = _export(config, begin)
-        bar.update(1)
+        bar.set_postfix_str("loading the model")
+        loaded = load(describe(config))
+        with new_folder(config.out, overwrite=config.overwrite) as folder:
+            _next(bar, "tracing the graph")
+            traced = trace(Staged(loaded, folder))
+            del loaded  # makes room for the bundle, which is loaded as a user loads it
+            gc.collect()  # with the next line: glibc alone keeps 290 MB after a trace
+            give_back_memory()
+            _next(bar, "deriving the other graphs")
+            variants = derive(traced)
+            for name, variant in variants.items():
+                _next(bar, f"comparing {name} with PyTorch")
+                variants[name] = check(Candidate(traced, name, variant))
+            manifest = _write(Checked(traced, variants))
+            bar.update(1)
     return manifest
 
 
-def _export(config: ExportConfig, begin: Callable[[str], None]) -> Manifest:
-    """Export a model; call `begin` with the name of each stage."""
-    begin(_FIRST)
-    pretrained = load_pretrained(
-        config.model,
-        revision=config.revision,
-        offline=config.offline,
-        trust_remote_code=config.trust_remote_code,
-        classifier=config.pooling == "auto",
+def _next(bar: ProgressBar, stage: str) -> None:
+    bar.update(1)
+    bar.set_postfix_str(stage)
+
+
+def _write(checked: Checked) -> Manifest:
+    """Write the manifest and the card of a bundle, and remove what does not belong to it."""
+    folder, variants = checked.traced.folder, checked.variants
+    remove_others(folder, variants.values())
+    manifest = dataclasses.replace(
+        checked.traced.manifest, variants=variants, files=record_files(folder)
     )
-    head = choose_head(pretrained, config)
-    scores = None if pretrained.classifier is None else score_head(pretrained)
-    manifest = describe(pretrained, head, config, None if scores is None else scores.described)
-    with new_folder(config.out, overwrite=config.overwrite) as folder:
-        begin("tracing the graph")
-        _write_companions(pretrained, head, manifest, folder)
-        if scores is not None:
-            scores.write(folder)
-        reference = trace(pretrained, head, manifest, folder, config)
-        _release(pretrained)
-        del pretrained
-        gc.collect()  # with the next line: glibc alone keeps 290 MB after a trace
-        give_back_memory()  # makes room for the bundle, which is now loaded as a user loads it
-        variants = write_variants(folder, manifest, reference, config, begin)
-        manifest = dataclasses.replace(manifest, variants=variants, files=record_files(folder))
-        write_json(folder / Layout.manifest, manifest.to_dict())
-        write_model_card(folder, manifest)
+    write_json(folder / Layout.manifest, manifest.to_dict())
+    write_model_card(folder, manifest)
     return manifest
-
-
-def _release(pretrained: Pretrained) -> None:
-    """Free the weights, which the exporter's rewrite rules would keep alive."""
-    for parameter in pretrained.model.parameters():
-        parameter.data = parameter.data.new_empty(0)
-
-
-def _write_companions(pretrained: Pretrained, head: Head, manifest: Manifest, folder: Path) -> None:
-    """Write the tokenizer, configuration, modules and task heads of a bundle into `folder`."""
-    save_tokenizer(pretrained.hf_tokenizer, folder, max_length=manifest.max_length)
-    config = pretrained.model.config
-    if pretrained.classifier is not None:
-        config.save_pretrained(folder)
-        return
-    config.architectures = [type(pretrained.model).__name__]  # without task layers
-    config.save_pretrained(folder)
-    write_modules(
-        folder,
-        head,
-        manifest,
-        hidden_size=pretrained.dimension,
-        similarity=pretrained.description.similarity,
-    )
-    _write_heads(pretrained.folder, manifest, folder)
-
-
-def _write_heads(source: Path, manifest: Manifest, folder: Path) -> None:
-    """Copy the task heads, if the bundle gives the kind of vectors that they were trained on."""
-    if not Heads.present(source):
-        return
-    heads = Heads.read(source)
-    if (heads.dimension, heads.pooling) != (manifest.dimension, manifest.pooling):
-        logger.warning(
-            "the task heads of %s are left out: they take %d dimensions by %s pooling, the bundle "
-            "gives %d by %s",
-            source,
-            heads.dimension,
-            heads.pooling,
-            manifest.dimension,
-            manifest.pooling,
-        )
-        return
-    heads.write(folder)

@@ -66,7 +66,7 @@ def test_the_manifest_carries_the_tuning(pooling, tiny_bert, words_file, tmp_pat
 
 
 def test_a_bundle_that_fails_parity_is_refused(tiny_bert, tmp_path, monkeypatch):
-    import mirror_export.variants as module
+    import mirror_export.trace as module
 
     original = module.export_graph
 

@@ -11,7 +11,7 @@ import torch
 from mirror_export import ExportConfig, export_bundle
 from mirror_export.graph.attention import fused_attention
 from mirror_export.graph.onnx_file import write_onnx
-from mirror_export.variants import _tell_of_missing_fusion
+from mirror_export.trace import _tell_of_missing_fusion
 from mirror_rt import Encoder, Manifest, ModelError
 from mirror_rt.bundle.families import FAMILIES
 from mirror_rt.tokens.padding import PaddedBatch

@@ -17,6 +17,7 @@ from mirror_export.graph.graph_edit import is_dense, read_graph
 from mirror_export.graph.padding_free import check_packed
 from mirror_export.pack.sources import fingerprint
 from mirror_export.parity import GATES, ParityReport
+from mirror_export.trace import Traced
 from mirror_rt import BundleError, ConfigError, Encoder, Manifest, ModelError, ParityError
 from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_rt.tokens.joining import graph_inputs
@@ -168,10 +169,12 @@ def test_a_family_without_packed_attention_runs_its_graph_on_cuda(exported):
     assert variants["fp16-cuda"].parity["passed"]
 
 
-def test_a_mean_over_the_padding_needs_the_padding(exported):
+def test_a_mean_over_the_padding_needs_the_padding(exported, tmp_path):
     manifest = Manifest.read(exported("bert"))
     padded = dataclasses.replace(manifest, pooling="mean-with-padding", pad_to=manifest.max_length)
-    made = derive(exported("bert"), padded, TEXTS, {"fused": {}}, ["fp32-cuda"])
+    config = ExportConfig("bert", tmp_path / "bundle", targets=("cuda",))
+    vectors = np.zeros((len(TEXTS), manifest.dimension), np.float32)
+    made = derive(Traced(config, exported("bert"), padded, {"fused": {}}, TEXTS, vectors))
     assert made["fp32-cuda"].file == "onnx/model.onnx"
 
 

@@ -28,11 +28,11 @@ class Watched(HeldEncoder):
 
     opened, most, by_name = [], 0, {}
 
-    def __init__(self, folder, *arguments):
-        super().__init__(folder, *arguments)
+    def __init__(self, description, *arguments):
+        super().__init__(description, *arguments)
         Watched.opened.append(self)
         Watched.most = max(Watched.most, len(Watched.opened))
-        Watched.by_name[folder.name] = self
+        Watched.by_name[description.folder.name] = self
 
     def close(self):
         super().close()

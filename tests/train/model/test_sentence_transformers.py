@@ -13,13 +13,12 @@ from sentence_transformers.sentence_transformer import modules as st
 from torch import nn
 
 from mirror_export import ExportConfig, export_bundle
-from mirror_export.describe import choose_head, describe
+from mirror_export.load import describe, load
 from mirror_rt import ConfigError, Encoder, Manifest, ModelError
 from mirror_rt.bundle.ready_models import READY_MODELS
 from mirror_rt.io.atomic import sha256
 from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
 from mirror_train.model.declared_modules import declared_head, described
-from mirror_train.model.pretrained import load_pretrained
 from mirror_train.model.sentence_transformers import write_modules
 from paths import ROOT
 from tiers import tiers
@@ -215,11 +214,10 @@ def test_the_declared_limit_is_kept_unless_it_is_lifted(save):
     change(folder / "sentence_bert_config.json", max_seq_length=12)
     settings = folder / "sentence_bert_config.json"
     settings.rename(settings.with_name("sentence_roberta_config.json"))
-    pretrained = load_pretrained(folder)
     config = ExportConfig(str(folder), folder.parent / "bundle")
-    assert describe(pretrained, declared_head(described(folder)), config).max_length == 12
+    assert load(describe(config)).manifest.max_length == 12
     lifted = dataclasses.replace(config, max_length="model")
-    assert describe(pretrained, declared_head(described(folder)), lifted).max_length == 128
+    assert load(describe(lifted)).manifest.max_length == 128
     for limit, message in ((129, r"max_length must be in 1 .. 128"), (2, "no room for text")):
         with pytest.raises(ConfigError, match=message):
             export(folder, max_length=limit)
@@ -254,14 +252,14 @@ def test_truncated_dimensions(save):
     for dimension in (0, -1, 33):
         with pytest.raises(ConfigError, match=rf"truncate_dim must be in 1 .. 32, got {dimension}"):
             export(folder, truncate_dim=dimension)
-    declares = choose_head(load_pretrained(folder), ExportConfig(str(folder), encoder.folder))
-    assert declares.truncate_dim == 8
+    declares = load(describe(ExportConfig(str(folder), folder.parent / "declared")))
+    assert declares.head.truncate_dim == 8
 
 
 def test_a_given_pooling_replaces_all_modules(save):
     folder = save(pooling("max"), dense(32, 16))
     config = ExportConfig(str(folder), folder.parent / "bundle", pooling="cls")
-    head = choose_head(load_pretrained(folder), config)
+    head = load(describe(config)).head
     assert (head.pooling, len(head.layers), head.normalize) == ("cls", 0, True)
 
 

@@ -359,7 +359,7 @@ def test_info_and_card_say_so(exported, cli):
 
 def test_heads_of_other_vectors_are_left_out(tuned, tmp_path, caplog):
     """Of a bundle that was cut (--truncate-dim), or pooled in another way (--pooling)."""
-    from mirror_export.export import _write_heads
+    from mirror_export.trace import _write_heads
 
     for change in ({"dimension": 8}, {"pooling": "cls"}):
         manifest = dataclasses.replace(tuned.manifest, **change)

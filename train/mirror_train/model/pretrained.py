@@ -143,6 +143,41 @@ class Pretrained:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model that was found, and what its folder declares, before it is loaded.
+
+    Attributes:
+        name: the path or hub name that the user gave.
+        revision: commit on the hub; None for a local folder.
+        description: the declarations of the folder.
+        trust_remote_code: whether code that comes with the model is run.
+    """
+
+    name: str
+    revision: str | None
+    description: ModelDescription
+    trust_remote_code: bool
+
+    @classmethod
+    def find(
+        cls,
+        name: str | Path,
+        *,
+        revision: str | None = None,
+        offline: bool = False,
+        trust_remote_code: bool = False,
+    ) -> Source:
+        """Find a model in a folder, on the hub, or the embedded default, and describe it."""
+        root, commit = resolve_model(str(name), revision=revision, offline=offline)
+        description = described(root, trust_remote_code=trust_remote_code)
+        return cls(str(name), commit, description, trust_remote_code)
+
+    def load(self, *, dropout: float | None = None, classifier: bool = False) -> Pretrained:
+        """Load the model in float32, as `load_pretrained` does."""
+        return _load(self, dropout, classifier)
+
+
 def load_pretrained(
     name: str | Path = DEFAULT_MODEL,
     *,
@@ -158,8 +193,14 @@ def load_pretrained(
     `classifier`, the head of a sequence classification is loaded, too, where the folder has one.
     The global random state is left as it was.
     """
-    root, commit = resolve_model(str(name), revision=revision, offline=offline)
-    description = described(root, trust_remote_code=trust_remote_code)
+    source = Source.find(
+        name, revision=revision, offline=offline, trust_remote_code=trust_remote_code
+    )
+    return source.load(dropout=dropout, classifier=classifier)
+
+
+def _load(source: Source, dropout: float | None, classifier: bool) -> Pretrained:
+    description, trust_remote_code = source.description, source.trust_remote_code
     folder = description.transformer
     with as_model_error():
         check_folder(description, trust_remote_code)
@@ -197,8 +238,8 @@ def load_pretrained(
     if description.tokenizer.lowercase:
         lowercase_first(tokenizer.backend_tokenizer)
     return Pretrained(
-        str(name),
-        commit,
+        source.name,
+        source.revision,
         description,
         model.eval(),
         tokenizer,

@@ -1,26 +1,92 @@
-"""Choose the head of a bundle and describe it in a manifest, without its variants and files."""
+"""Load the model to export, choose its head, and write its manifest but for variants and files."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import logging
+from dataclasses import dataclass
+from pathlib import Path
 
 from mirror_export.config import ExportConfig
-from mirror_export.cross_encoder import pooling_of
+from mirror_export.cross_encoder import pooling_of, score_head
 from mirror_rt import Manifest
 from mirror_rt.bundle.json_document import made_now
-from mirror_rt.bundle.score_layers import ScoreLayers
 from mirror_rt.errors import ConfigError, ModelError
+from mirror_rt.inference.session import import_onnxruntime
+from mirror_rt.io.atomic import check_free
+from mirror_rt.reranking.score_head import ScoreHead
 from mirror_train.model.declared_modules import as_model_error, declared_head
 from mirror_train.model.license import describe_base
 from mirror_train.model.pooling_head import Head
-from mirror_train.model.pretrained import Pretrained
+from mirror_train.model.pretrained import Pretrained, Source
 
 logger = logging.getLogger("mirror_export")
 
 
-def choose_head(pretrained: Pretrained, config: ExportConfig) -> Head:
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A model to export, of which it is known what its folder declares."""
+
+    config: ExportConfig
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model in PyTorch, with all that its bundle will be but for the graphs.
+
+    Attributes:
+        config: what to export.
+        pretrained: the model and its tokenizer.
+        head: makes text vectors; of a cross-encoder, those that its own head reads.
+        manifest: that of the bundle, without its variants and files.
+        scores: the own head of a cross-encoder; None for an encoder.
+    """
+
+    config: ExportConfig
+    pretrained: Pretrained
+    head: Head
+    manifest: Manifest
+    scores: ScoreHead | None
+
+
+def describe(config: ExportConfig) -> Described:
+    """Check the options of an export, find the model, and read what its folder declares."""
+    import_onnxruntime("checking an exported bundle")
+    check_free(config.out, overwrite=config.overwrite)
+    model = Path(config.model).resolve()
+    if config.out.resolve() in (model, *model.parents):
+        raise ConfigError(f"--out {config.out} would replace the model {config.model} itself")
+    options = {name: getattr(config, name) for name in ("revision", "offline", "trust_remote_code")}
+    return Described(config, Source.find(config.model, **options))
+
+
+def load(described: Described) -> Loaded:
+    """Load a model, and choose what its bundle will be."""
+    config = described.config
+    pretrained = described.source.load(classifier=config.pooling == "auto")
+    head = _head(pretrained, config)
+    scores = None if pretrained.classifier is None else score_head(pretrained)
+    if (manifest := pretrained.description.manifest) is not None:
+        manifest.verify(pretrained.folder)  # or its provenance would not be that of the weights
+    else:
+        manifest = _of_foreign(pretrained, head)
+    manifest = dataclasses.replace(
+        manifest,
+        dimension=head.dimension(pretrained.dimension),
+        pooling=head.pooling,
+        normalize=head.normalize,
+        space=_vector_space(pretrained, head) if scores is None else None,
+        scores=None if scores is None else scores.described,
+        max_length=_max_length(pretrained, manifest, config),
+        **made_now(),
+        format="mirror_rt bundle" if scores is None else "mirror_rt cross-encoder",
+    )
+    return Loaded(config, pretrained, head, manifest, scores)
+
+
+def _head(pretrained: Pretrained, config: ExportConfig) -> Head:
     """Return the head to export: what the folder declares, or the requested pooling alone.
 
     Of a cross-encoder it is the pooling that its own head reads.
@@ -42,30 +108,6 @@ def choose_head(pretrained: Pretrained, config: ExportConfig) -> Head:
     if cut is None:
         cut = pretrained.description.truncate_dim
     return head if cut is None else head.truncated(cut, pretrained.dimension)
-
-
-def describe(
-    pretrained: Pretrained, head: Head, config: ExportConfig, scores: ScoreLayers | None = None
-) -> Manifest:
-    """Return the manifest of the bundle that a loaded model will become.
-
-    `scores` is the head of a cross-encoder; None for an encoder.
-    """
-    if (manifest := pretrained.description.manifest) is not None:
-        manifest.verify(pretrained.folder)  # or its provenance would not be that of the weights
-    else:
-        manifest = _of_foreign(pretrained, head)
-    return dataclasses.replace(
-        manifest,
-        dimension=head.dimension(pretrained.dimension),
-        pooling=head.pooling,
-        normalize=head.normalize,
-        space=_vector_space(pretrained, head) if scores is None else None,
-        scores=scores,
-        max_length=_max_length(pretrained, manifest, config),
-        **made_now(),
-        format="mirror_rt bundle" if scores is None else "mirror_rt cross-encoder",
-    )
 
 
 def _vector_space(pretrained: Pretrained, head: Head) -> str:

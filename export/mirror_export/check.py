@@ -1,0 +1,98 @@
+"""Compare the graphs of a bundle with PyTorch."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+
+from mirror_export.derive import find_sensitive_layers, graph_bytes, write_graph
+from mirror_export.parity import GATES, SCORE_GATES, ParityReport, compare, compare_scores
+from mirror_export.trace import Traced
+from mirror_rt import Encoder
+from mirror_rt.bundle.description import describe_folder
+from mirror_rt.bundle.manifest import Target, Variant
+from mirror_rt.evaluation import evaluate_similarity
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.providers import NATIVE
+from mirror_rt.inference.session import import_onnxruntime
+from mirror_rt.reranking.reranker import Reranker
+
+logger = logging.getLogger("mirror_export")
+
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A variant of a bundle in the making, which was not compared yet."""
+
+    traced: Traced
+    name: str
+    variant: Variant
+
+
+def check(candidate: Candidate) -> Variant:
+    """Compare a variant with PyTorch; return it with its parity.
+
+    Layers that int8 harms are put into float32, where it fails its gate.
+
+    Raises:
+        ParityError: the gate is failed, and the export is not forced.
+    """
+    traced, name = candidate.traced, candidate.name
+    compared, report = _compared(candidate)
+    if name == "int8" and report is not None and report.failures():
+        keep = find_sensitive_layers(traced)
+        graph = write_graph(traced.folder, name, keep)
+        variant = dataclasses.replace(candidate.variant, graph=graph)
+        compared, report = _compared(Candidate(traced, name, variant))
+    if report is not None and not traced.config.force:
+        report.check(name)
+    elif report is not None and (failures := report.failures()):
+        logger.warning("variant %s differs from PyTorch: %s", name, "; ".join(failures))
+    return compared
+
+
+def _compared(candidate: Candidate) -> tuple[Variant, ParityReport | None]:
+    """Return the variant with its parity, or with the reason why it was not checked."""
+    traced, name, variant = candidate.traced, candidate.name, candidate.variant
+    provider = _CPU
+    on_card = (variant.precision, variant.target) == ("bf16", "cuda")  # no kernels on the CPU
+    if on_card or "PackedMultiHeadAttention" in variant.graph["fused"]:
+        onnxruntime = import_onnxruntime("checking a bundle")
+        if _CUDA not in onnxruntime.get_available_providers():
+            unchecked = f"needs {_CUDA}, which is not here"
+            return dataclasses.replace(variant, unchecked=unchecked), None
+        provider = _CUDA
+    # A graph without operators that only CUDA has is compared on the CPU, whatever its target.
+    native = variant.target == "native"
+    target: Target = "native" if native else "cuda" if provider == _CUDA else "cpu"
+    runs = dataclasses.replace(variant, target=target)
+    described = describe_folder(
+        traced.folder, manifest=dataclasses.replace(traced.manifest, variants={name: runs})
+    )
+    options = LoadOptions(verify=False, providers=[provider], threads=traced.config.threads)
+    if native:
+        provider = NATIVE
+        options = dataclasses.replace(options, providers=NATIVE, variant=name)
+    exported: Encoder | Reranker
+    if traced.scores is not None:
+        exported = Reranker(described, options)
+        report = compare_scores(traced.scores, exported, traced.texts)
+        report = dataclasses.replace(report, gate=SCORE_GATES[variant.precision])
+    else:
+        exported = Encoder(described, options)
+        report = compare(traced.vectors, exported, traced.texts, GATES[variant.precision])
+    parity = report.to_dict() | {
+        "provider": provider,
+        "bytes": graph_bytes(traced.folder, variant.file),
+    }
+    if traced.pairs is not None and isinstance(exported, Encoder):
+        defined = parity["mean_cosine"] is not None  # vectors of NaN have no order
+        parity |= {
+            "spearman": evaluate_similarity(exported, traced.pairs) if defined else None,
+            "spearman_pytorch": traced.spearman,
+            "spearman_pairs": len(traced.pairs.scores),
+        }
+    return dataclasses.replace(variant, parity=parity), report

@@ -1,0 +1,212 @@
+"""Trace a model into the float32 graph of a bundle, and keep what the graphs are compared with."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mirror_export.config import ExportConfig
+from mirror_export.cross_encoder import TorchScores, parity_pairs
+from mirror_export.graph.torch_export import export_graph
+from mirror_export.load import Loaded
+from mirror_export.parity import PARITY_BATCH
+from mirror_export.sample import parity_texts
+from mirror_rt import Manifest
+from mirror_rt.bundle.families import FAMILIES, GENERIC, family_of, takes_token_types
+from mirror_rt.bundle.manifest import Layout
+from mirror_rt.encoding.batch_encoder import Vectors
+from mirror_rt.errors import ConfigError
+from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_pairs
+from mirror_rt.heads.task_heads import Heads
+from mirror_rt.reranking.reranker import PairPipeline
+from mirror_rt.tokens.pairs import PairTokenizer
+from mirror_rt.tokens.windows import text_windows
+from mirror_rt.vectors.normalization import normalize_rows
+from mirror_train.model.pretrained import Pretrained
+from mirror_train.model.sentence_transformers import save_tokenizer, write_modules
+from mirror_train.model.torch_encoder import TorchEncoder, TorchModel
+
+logger = logging.getLogger("mirror_export")
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A loaded model, and the folder in which its bundle is made."""
+
+    loaded: Loaded
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A bundle in the making with its float32 graph, and what is kept of the PyTorch model.
+
+    Attributes:
+        config: what to export.
+        folder: where the bundle is made.
+        manifest: that of the bundle, without its variants and files.
+        graph: description of the float32 graph.
+        texts: n texts, or pairs of a cross-encoder, to compare on.
+        vectors: PyTorch's unit vectors of the texts or pairs, float32 [n, D].
+        scores: PyTorch's logits of the pairs, float32 [n, C]; None of an encoder.
+        pairs: text pairs with human scores; None if none were given.
+        spearman: Spearman's correlation of PyTorch's cosines with those scores.
+    """
+
+    config: ExportConfig
+    folder: Path
+    manifest: Manifest
+    graph: dict[str, Any]
+    texts: list[Any]
+    vectors: Vectors
+    scores: Vectors | None = None
+    pairs: ScoredPairs | None = None
+    spearman: float | None = None
+
+
+def trace(staged: Staged) -> Traced:
+    """Write the float32 graph and the files beside it; encode the parity texts with PyTorch.
+
+    The model is of no use afterwards: its tokenizer is taken, and its weights are freed.
+    """
+    loaded, folder = staged.loaded, staged.folder
+    pretrained, manifest = loaded.pretrained, loaded.manifest
+    pairs = _read_pairs(loaded.config.parity_pairs, manifest.language)  # before any work
+    _write_companions(loaded, folder)
+    path = folder / Layout.model
+    path.parent.mkdir()
+    names = _input_names(pretrained)
+    graph = export_graph(
+        pretrained.model,
+        path,
+        head=loaded.head,
+        input_names=names,
+        max_length=pretrained.max_length,
+    )
+    _tell_of_missing_fusion(pretrained, graph["fused"])
+    tokenizer = pretrained.text_tokenizer(manifest.max_length, copy=False)
+    texts: list[Any] = loaded.config.parity_texts or parity_texts(tokenizer, manifest.language)
+    scores, spearman = None, None
+    if pretrained.classifier is None:
+        encoder = TorchEncoder(
+            pretrained,
+            head=loaded.head,
+            max_length=manifest.max_length,
+            pad_to=manifest.pad_to,
+            copy_tokenizer=False,
+        )
+        vectors = encoder.encode(texts, batch_size=PARITY_BATCH, normalize_embeddings=True)
+        spearman = evaluate_similarity(encoder, pairs) if pairs else None
+    else:
+        texts = parity_pairs(texts)
+        scores, vectors = _score(loaded, texts, names)
+    for parameter in pretrained.model.parameters():
+        parameter.data = parameter.data.new_empty(0)  # the exporter's rules would keep them alive
+    return Traced(loaded.config, folder, manifest, graph, texts, vectors, scores, pairs, spearman)
+
+
+def _score(loaded: Loaded, pairs: list[Any], names: tuple[str, ...]) -> tuple[Vectors, Vectors]:
+    """Return the logits of pairs, and their unit vectors, on which layers are measured."""
+    pretrained, manifest = loaded.pretrained, loaded.manifest
+    tokenizer = PairTokenizer(
+        pretrained.hf_tokenizer.backend_tokenizer,
+        max_length=manifest.max_length,
+        pad_id=manifest.pad_id,
+        copy=False,
+        left=pretrained.cuts_left,
+        types=pretrained.gives_token_types,
+    )
+    models = (
+        TorchScores(pretrained.classifier, names),
+        TorchModel(pretrained, loaded.head, torch.device("cpu")),
+    )
+    scores, vectors = (
+        pipeline.encode(text_windows(pairs, invalid={}), pipeline.plan(batch_size=PARITY_BATCH))
+        for pipeline in (PairPipeline(tokenizer, model) for model in models)
+    )
+    return scores.embeddings, normalize_rows(vectors.embeddings)
+
+
+def _write_companions(loaded: Loaded, folder: Path) -> None:
+    """Write the tokenizer, configuration, modules and heads of a bundle into `folder`."""
+    pretrained, manifest = loaded.pretrained, loaded.manifest
+    save_tokenizer(pretrained.hf_tokenizer, folder, max_length=manifest.max_length)
+    config = pretrained.model.config
+    if loaded.scores is not None:
+        config.save_pretrained(folder)
+        loaded.scores.write(folder)
+        return
+    config.architectures = [type(pretrained.model).__name__]  # without task layers
+    config.save_pretrained(folder)
+    write_modules(
+        folder,
+        loaded.head,
+        manifest,
+        hidden_size=pretrained.dimension,
+        similarity=pretrained.description.similarity,
+    )
+    _write_heads(pretrained.folder, manifest, folder)
+
+
+def _write_heads(source: Path, manifest: Manifest, folder: Path) -> None:
+    """Copy the task heads, if the bundle gives the kind of vectors that they were trained on."""
+    if not Heads.present(source):
+        return
+    heads = Heads.read(source)
+    if (heads.dimension, heads.pooling) != (manifest.dimension, manifest.pooling):
+        logger.warning(
+            "the task heads of %s are left out: they take %d dimensions by %s pooling, the bundle "
+            "gives %d by %s",
+            source,
+            heads.dimension,
+            heads.pooling,
+            manifest.dimension,
+            manifest.pooling,
+        )
+        return
+    heads.write(folder)
+
+
+def _input_names(pretrained: Pretrained) -> tuple[str, ...]:
+    """Return the names of the graph's inputs: token types if both model and tokenizer have them.
+
+    The tokenizer decides, as in transformers: a RoBERTa may have that of a BERT.
+    """
+    given = pretrained.gives_token_types and takes_token_types(pretrained.model)
+    return ("input_ids", "attention_mask", *(("token_type_ids",) if given else ()))
+
+
+def _tell_of_missing_fusion(pretrained: Pretrained, fused: dict[str, int]) -> None:
+    family, config = family_of(pretrained.model), pretrained.model.config
+    if family is GENERIC:
+        logger.warning(
+            "no fusion is known for the family %r: its attention stays as PyTorch wrote it, which "
+            "works (known are %s)",
+            config.model_type,
+            ", ".join(FAMILIES),
+        )
+        return
+    for operator, count in family.expected(config.num_hidden_layers).items():
+        names = ("BiasGelu", "FastGelu") if operator == "BiasGelu" else (operator,)
+        found = sum(fused.get(name, 0) for name in names)
+        if found < count:
+            logger.warning("%s: fused %d of %d; the graph works", operator, found, count)
+
+
+def _read_pairs(path: Path | None, language: str | None) -> ScoredPairs | None:
+    """Read the pairs from a file, or from LANGUAGE.tsv in a folder."""
+    if path is None:
+        return None
+    if not path.is_dir():
+        return read_scored_pairs(path)
+    file = path / f"{language}.tsv"
+    if language is None or not file.is_file():
+        raise ConfigError(
+            f"--parity-pairs {path}: the folder has no {language}.tsv for a model of language "
+            f"{language}: pass a file, or a folder with one for every language"
+        )
+    return read_scored_pairs(file)
