@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, get_args
 
+from mirror_rt.bundle.file_records import FileRecord, damage_of, records_under, verify
 from mirror_rt.bundle.json_document import naming, read_document, read_json
 from mirror_rt.bundle.score_layers import ScoreLayers
-from mirror_rt.errors import BundleError, BundleIntegrityError
-from mirror_rt.io.atomic import sha256
-from mirror_rt.io.file_states import content_sha256
-from mirror_rt.schema import Digest, InnerPath, Rule, at_most, between, build
+from mirror_rt.errors import BundleError
+from mirror_rt.schema import InnerPath, Rule, at_most, between, build
 
 FORMAT_VERSION = 1
 
@@ -58,7 +56,6 @@ _Poolings = Annotated[
 ]  # fmt: skip
 
 _MAPPED = "_mapped.onnx"
-_LARGE = 2**20  # bytes of a file that is worth a thread; graphs with mapped weights are smaller
 
 
 class Layout:
@@ -81,14 +78,6 @@ class Layout:
     def is_mapped(graph: Path) -> bool:
         """Return whether onnxruntime maps the weights of this graph instead of reading them."""
         return graph.name.endswith(_MAPPED)
-
-
-@dataclass(frozen=True, slots=True)
-class FileRecord:
-    """The size in bytes and the SHA-256 of one file."""
-
-    bytes: Annotated[int, between(0, 2**63 - 1)]
-    sha256: Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,19 +246,9 @@ class Manifest:
         theirs = (*others, *map(Layout.mapped, others))
         return {name: r for name, r in self.files.items() if not name.startswith(theirs)}
 
-    def damage(self, folder: Path, files: dict[str, FileRecord] | None = None) -> str | None:
-        """Describe the first file that is missing or was changed; return None if there is none.
-
-        All files are compared with their recorded size and hash, or only those of `files`.
-        """
-        for name, record in (self.files if files is None else files).items():
-            if other := _other_size(folder, name, record):
-                return other
-            if (found := content_sha256(folder / name)) != record.sha256:
-                return (
-                    f"{name} has SHA-256 {found[:16]}..., its manifest says {record.sha256[:16]}..."
-                )
-        return None
+    def damage(self, folder: Path) -> str | None:
+        """Describe the first recorded file that is missing or was changed; None without one."""
+        return damage_of(folder, self.files)
 
     def verify(self, folder: Path, files: dict[str, FileRecord] | None = None) -> None:
         """Compare every recorded file, or only those of `files`, with its size and hash.
@@ -277,31 +256,7 @@ class Manifest:
         Raises:
             BundleIntegrityError: a file is missing or differs; the error names the first one.
         """
-        if damage := self.damage(folder, files):
-            raise _integrity_error(folder, damage)
-
-    @contextlib.contextmanager
-    def verifying(self, folder: Path, files: dict[str, FileRecord]) -> Iterator[None]:
-        """Compare `files` as `verify` does, the hashes of large ones while the body reads them.
-
-        Raises:
-            BundleIntegrityError: a file is missing or differs; it takes the place of what the body
-                raises then.
-        """
-        large = {name: record for name, record in files.items() if record.bytes >= _LARGE}
-        self.verify(folder, {name: r for name, r in files.items() if name not in large})
-        for name, record in large.items():
-            if other := _other_size(folder, name, record):
-                raise _integrity_error(folder, other)
-        # Imported here, because `import mirror_rt` alone does not need it.
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(1) as executor:
-            compared = executor.submit(self.verify, folder, large)
-            try:
-                yield
-            finally:
-                compared.result()
+        verify(folder, self.files if files is None else files)
 
 
 def _hints(folder: Path) -> dict[str, str]:
@@ -313,27 +268,9 @@ def _hints(folder: Path) -> dict[str, str]:
     }
 
 
-def _other_size(folder: Path, name: str, record: FileRecord) -> str | None:
-    path = folder / name
-    if not path.is_file():
-        return f"{name} is missing"
-    size = path.stat().st_size
-    same = size == record.bytes
-    return None if same else f"{name} has {size} bytes, its manifest says {record.bytes}"
-
-
-def _integrity_error(folder: Path, damage: str) -> BundleIntegrityError:
-    return BundleIntegrityError(f"{folder} is damaged: {damage}: make it again")
-
-
 def record_files(folder: Path) -> dict[str, FileRecord]:
-    """Record size and hash of every file under `folder` but manifest and card, sorted by path."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {
-        name: FileRecord(path.stat().st_size, sha256(path))
-        for path in paths
-        if (name := path.relative_to(folder).as_posix()) not in (Layout.manifest, Layout.card)
-    }
+    """Record all files of a bundle but its manifest and its card."""
+    return records_under(folder, leave_out=(Layout.manifest, Layout.card))
 
 
 def declared_format(folder: Path) -> str | None:

@@ -19,7 +19,7 @@ from mirror_rt.errors import ConfigError, InvalidTextError, ServerError
 from mirror_rt.pipeline.options import OnTooLong
 from mirror_rt.pipeline.pipeline import Vectors
 from mirror_rt.pipeline.prompts import check_text
-from mirror_rt.tokens.tokenization import why_invalid
+from mirror_rt.tokens.validity import why_invalid
 from mirror_rt.tokens.windows import cut_ranges
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Embeddings, quantize_embeddings
 

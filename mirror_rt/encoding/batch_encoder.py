@@ -15,7 +15,8 @@ from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions, EncodePlan
 from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline, Vectors
 from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.progress import shows_progress
-from mirror_rt.tokens.tokenization import TokenPiece, find_invalid
+from mirror_rt.tokens.tokenization import TokenPiece
+from mirror_rt.tokens.validity import find_invalid
 from mirror_rt.tokens.windows import WINDOW_TEXTS, TextWindow, text_windows
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Embeddings
 from mirror_rt.vectors.search import cosine_similarity

@@ -19,7 +19,7 @@ from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.keywords import with_visible_options
 from mirror_rt.pipeline.options import OnError, OnTooLong
 from mirror_rt.tokens.pairs import why_no_pair
-from mirror_rt.tokens.tokenization import why_invalid
+from mirror_rt.tokens.validity import why_invalid
 
 _NO_VECTOR = "it is too long, leaves no token, or the model gives it no finite vector"
 

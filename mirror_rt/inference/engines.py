@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_rt import _core
+from mirror_rt.bundle.file_records import verifying
 from mirror_rt.bundle.manifest import BUNDLES, Manifest, Precision, Variant
 from mirror_rt.errors import BundleError, ConfigError, MissingDependencyError, Setting
 from mirror_rt.inference.devices import on_card
@@ -120,7 +121,7 @@ def open_native(
     try:
         variant = _native_variant(folder, manifest, options.variant)
         files = manifest.files_for([variant]) if options.verify else {}
-        with manifest.verifying(folder, files):
+        with verifying(folder, files):
             encoder = encoder or _recognise(folder, manifest, variant)
             return NativeRunner(encoder, variant.precision, options), variant
     except UnsupportedGraphError as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from mirror_rt.bundle.file_records import verifying
 from mirror_rt.bundle.manifest import Manifest, Variant
 from mirror_rt.errors import ConfigError, MissingDependencyError, Setting
 from mirror_rt.inference.devices import choose_devices, device_name, memory_of, with_options
@@ -174,7 +175,7 @@ class _Opener:
         files = self.manifest.files_for(used) if self.options.verify else {}
         runners: list[LoadedGraph] = []
         try:
-            with self.manifest.verifying(self.folder, files):
+            with verifying(self.folder, files):
                 for device in numbers:
                     runners.append(self._open_on(device, variant, captured))
         except BaseException:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt import _core
+from mirror_rt.bundle.file_records import verifying
 from mirror_rt.bundle.manifest import Manifest, Variant
 from mirror_rt.bundle.static_files import TABLE_NAMES, table_of
 from mirror_rt.errors import BundleError, ClosedError, ConfigError, Setting
@@ -100,7 +101,7 @@ def open_static(
                           "static encoder runs on the CPU; leave it out")  # fmt: skip
     variant = manifest.variant(options.variant)
     files = manifest.files_for([variant]) if options.verify else {}
-    with manifest.verifying(folder, files):
+    with verifying(folder, files):
         runner = StaticRunner(folder / variant.file)
     if runner.dimension != manifest.dimension:
         raise BundleError(f"{runner.graph} has {runner.dimension} dimensions, its manifest says "

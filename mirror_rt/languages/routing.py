@@ -13,7 +13,7 @@ from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.languages.detection import Detector, language_detector
 from mirror_rt.languages.tags import find_language, language_key, need_language
-from mirror_rt.tokens.tokenization import find_invalid
+from mirror_rt.tokens.validity import find_invalid
 
 AUTO = "auto"
 # What a bundle may declare: a tag, or a name of that form, such as `biomedical`.

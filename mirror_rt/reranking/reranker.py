@@ -32,7 +32,7 @@ from mirror_rt.reranking.options import (
 from mirror_rt.reranking.score_head import ACTIVATIONS, ScoredModel, ScoreHead
 from mirror_rt.tokens.chunking import TokenRows
 from mirror_rt.tokens.pairs import Pair, PairTokenizer, as_pair
-from mirror_rt.tokens.tokenization import why_invalid
+from mirror_rt.tokens.validity import why_invalid
 from mirror_rt.tokens.windows import TextWindow, text_windows
 
 if TYPE_CHECKING:

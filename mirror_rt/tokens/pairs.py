@@ -13,13 +13,9 @@ import numpy.typing as npt
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.tokens.chunking import last_chunk
 from mirror_rt.tokens.padding import RaggedTokens
-from mirror_rt.tokens.tokenization import (
-    MOST_ID,
-    TextTokenizer,
-    TokenizedTexts,
-    library_errors,
-    why_invalid,
-)
+from mirror_rt.tokens.tokenization import TextTokenizer, TokenizedTexts
+from mirror_rt.tokens.tokenizer_file import MOST_ID, library_errors
+from mirror_rt.tokens.validity import why_invalid
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

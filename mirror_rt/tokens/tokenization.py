@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import compress, takewhile
 from operator import attrgetter, not_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.errors import BundleError, ConfigError, DataError, NotText, Setting
+from mirror_rt.errors import BundleError, ConfigError, Setting
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.tokens.settings import TokenizerSettings
+from mirror_rt.tokens.tokenizer_file import library_errors, raise_library_error, read_tokenizer
+from mirror_rt.tokens.validity import find_invalid, why_invalid
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -32,43 +32,11 @@ _SECOND_CLIP = 16 * _CLIP_CHARACTERS_PER_TOKEN
 _SHORT_CHARACTERS = 256
 
 Ids = npt.NDArray[np.int32]
-MOST_ID = 2**31 - 1
-# Finds numbers of ten or more digits in a tokenizer.json. Only if there are any, the vocabulary is
-# searched for ids above `MOST_ID`, because listing it takes as long as loading it.
-_PERHAPS_LARGER_ID = re.compile(rb'"\s*:\s*[0-9]{10}')
 _IDS, _OVERFLOWING = attrgetter("ids"), attrgetter("overflowing")
 
 
 class Stopped(Exception):  # noqa: N818  # not an error, since the caller asked for it
     """Raised where the caller does not need the result any more."""
-
-
-def why_invalid(text: object) -> str | None:
-    """Return the reason why `text` cannot be encoded, or None if it can."""
-    if not isinstance(text, str):
-        return NotText.of(text)
-    if not text or text.isspace():
-        return "the string is empty" if not text else "the string is only white space"
-    if text.isascii():
-        return None
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        code = ord(text[error.start])
-        return f"lone surrogate U+{code:04X} at character {error.start} is not valid Unicode"
-    return None
-
-
-def check_texts(where: str, *texts: str) -> None:
-    """Raise a DataError that says where, if one of the texts cannot be encoded."""
-    for text in texts:
-        if reason := why_invalid(text):
-            raise DataError(f"{where}: {reason}")
-
-
-def find_invalid(texts: Iterable[object]) -> dict[int, str]:
-    """Return index -> reason for each text that cannot be encoded."""
-    return {i: reason for i, text in enumerate(texts) if (reason := why_invalid(text))}
 
 
 class TokenizedTexts(NamedTuple):
@@ -204,50 +172,11 @@ class TextTokenizer:
         settings: TokenizerSettings | None = None,
     ) -> Self:
         """Read a tokenizer.json with the settings beside it, and check that it works."""
-        from tokenizers import Tokenizer  # takes a quarter of the time of importing mirror_rt
-
-        if not path.is_file():  # reading a pipe would wait forever
-            raise BundleError(f"{path} is not a regular file")
-        content = path.read_bytes()
-        with library_errors(f"{path} is not a tokenizer file"):
-            tokenizer = Tokenizer.from_buffer(content)
-        left = _cut_on_the_left(tokenizer, settings)
-        if settings is not None:
-            settings.apply(tokenizer)
+        tokenizer, left = read_tokenizer(path, settings, pad_id=pad_id)
         try:
-            made = cls(tokenizer, max_length=max_length, pad_id=pad_id, copy=False, left=left)
+            return cls(tokenizer, max_length=max_length, pad_id=pad_id, copy=False, left=left)
         except ConfigError as error:
             raise BundleError(f"{path} does not go with its manifest: {error}") from None
-        if fault := made._fault(may_have_larger_ids=bool(_PERHAPS_LARGER_ID.search(content))):
-            raise BundleError(f"{path} cannot be used: {fault}")
-        return made
-
-    def _fault(self, *, may_have_larger_ids: bool) -> str | None:
-        """Return a fault that the library would only notice with a text, or None."""
-        if self._tokenizer.id_to_token(self.pad_id) is None:
-            return f"it has no token {self.pad_id}, the pad_id of the manifest"
-        vocabulary = self._tokenizer.get_vocab() if may_have_larger_ids else {}
-        encoding = self._encode(["a"])[0]
-        if (largest := max([*vocabulary.values(), *encoding.ids], default=0)) > MOST_ID:
-            return f"its vocabulary or post_processor has the token id {largest}, above {MOST_ID}"
-        if len(encoding.tokens) != len(encoding.ids):
-            return "its post_processor has special tokens of several ids and one name"
-        # A letter alone may be removed by the rules for another script.
-        if not _has_text(encoding) and not _has_text(self._encode(["я 1 的 ."])[0]):
-            return "it gives special tokens alone, whatever the text"
-        return None if self._obeys_its_limit() else "its post_processor repeats the text"
-
-    def _obeys_its_limit(self) -> bool:
-        """Return whether encodings keep to the limit of tokens.
-
-        The library cuts a text before the post-processor, which may then repeat the text.
-        """
-        least = self._tokenizer.num_special_tokens_to_add(is_pair=False) + 1
-        self._cut_at(least)
-        try:
-            return len(self._encode(["a a a"])[0]) <= least
-        finally:
-            self._cut_at(self.max_length)
 
     def __call__(self, texts: Sequence[str], *, prompt: str = "") -> TokenizedTexts:
         """Tokenise valid texts (see `why_invalid`) in parallel, with `prompt` before each.
@@ -357,7 +286,7 @@ class TextTokenizer:
         try:
             ids: list[int] = self._tokenizer.encode(prompted).ids
         except BaseException as error:  # noqa: BLE001 - it is raised again
-            _raise_library_error(error, "the tokenizer failed")
+            raise_library_error(error, "the tokenizer failed")
         whole = 0 < len(ids) < self.max_length and self.left_out not in ids
         return ids if whole else None
 
@@ -377,33 +306,3 @@ def _clip(prompt: str, text: str, characters: int, *, left: bool) -> str:
     if not left:
         return prompt + text[:characters]
     return text[-characters:] if len(text) > characters else prompt + text
-
-
-def _cut_on_the_left(tokenizer: Tokenizer, settings: TokenizerSettings | None) -> bool:
-    """Return whether long texts lose their beginnings, by the settings, else by the file."""
-    if settings is None or settings.left is not None:
-        return settings is not None and bool(settings.left)
-    return (tokenizer.truncation or {}).get("direction") == "left"
-
-
-def _has_text(encoding: Encoding) -> bool:
-    return 0 in encoding.special_tokens_mask
-
-
-@contextlib.contextmanager
-def library_errors(what: str) -> Iterator[None]:
-    """Turn the errors of `tokenizers` into a BundleError that says `what` is wrong."""
-    try:
-        yield
-    except BaseException as error:  # noqa: BLE001 - it is raised again
-        _raise_library_error(error, what)
-
-
-def _raise_library_error(error: BaseException, what: str) -> NoReturn:
-    """Turn an error that `tokenizers` raises because of an inconsistent file into a BundleError.
-
-    It raises bare Exception, and if its Rust code panics, a class not derived from Exception.
-    """
-    if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-        raise BundleError(f"{what}: {error}") from error
-    raise error

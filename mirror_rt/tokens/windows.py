@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from mirror_rt.tokens.tokenization import find_invalid, why_invalid
+from mirror_rt.tokens.validity import find_invalid, why_invalid
 
 # Texts that are sorted together: enough for little padding, few enough for constant memory.
 WINDOW_TEXTS = 8192

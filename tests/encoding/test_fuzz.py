@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mirror_rt import InvalidTextError
-from mirror_rt.tokens.tokenization import why_invalid
+from mirror_rt.tokens.validity import why_invalid
 
 WORDS = [
     "river",

@@ -26,7 +26,8 @@ from mirror_rt.bundle.onnx_files import read_manifest
 from mirror_rt.errors import NonFiniteError
 from mirror_rt.io.tensors import read_tensors, write_tensors
 from mirror_rt.tokens.padding import RaggedTokens
-from mirror_rt.tokens.tokenization import TextTokenizer, why_invalid
+from mirror_rt.tokens.tokenization import TextTokenizer
+from mirror_rt.tokens.validity import why_invalid
 from paths import ROOT
 
 sys.path.append(str(ROOT / "build" / "model2vec"))

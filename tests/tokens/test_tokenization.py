@@ -3,7 +3,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from mirror_rt.errors import BundleError, ConfigError
-from mirror_rt.tokens.tokenization import TextTokenizer, why_invalid
+from mirror_rt.tokens.tokenization import TextTokenizer
+from mirror_rt.tokens.validity import why_invalid
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.tables import find_column
 from mirror_rt.io.rows import Table, read_table
-from mirror_rt.tokens.tokenization import check_texts
+from mirror_rt.tokens.validity import check_texts
 
 T = TypeVar("T")
 

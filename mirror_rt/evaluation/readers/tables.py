@@ -8,7 +8,7 @@ from pathlib import Path
 from mirror_rt.errors import DataError
 from mirror_rt.io.rows import Table, read_texts
 from mirror_rt.io.text import Source, iter_lines, numbered_csv
-from mirror_rt.tokens.tokenization import check_texts
+from mirror_rt.tokens.validity import check_texts
 
 Rows = list[tuple[int, list[str]]]
 

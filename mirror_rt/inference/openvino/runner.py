@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from mirror_rt.bundle.file_records import verifying
 from mirror_rt.bundle.identity import graph_digest
 from mirror_rt.bundle.manifest import Manifest, Precision, Variant
 from mirror_rt.errors import (
@@ -153,7 +154,7 @@ def open_openvino(
         )
     precision = cast(Precision, options.variant)
     exact = _exact(folder, manifest)
-    with manifest.verifying(folder, manifest.files_for([exact]) if options.verify else {}):
+    with verifying(folder, manifest.files_for([exact]) if options.verify else {}):
         path = loadable(folder, manifest, exact.file)
         runner = OpenVinoRunner(path, precision, graph_digest(folder / exact.file), options)
     try:

@@ -8,7 +8,8 @@ from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.inference.pooled_model import PooledModel
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.tokens.padding import RaggedTokens
-from mirror_rt.tokens.tokenization import TokenizedTexts, find_invalid
+from mirror_rt.tokens.tokenization import TokenizedTexts
+from mirror_rt.tokens.validity import find_invalid
 
 
 class CharacterTokenizer:

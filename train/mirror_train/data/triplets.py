@@ -8,7 +8,7 @@ from pathlib import Path
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation.readers.tables import find_column
 from mirror_rt.io.rows import read_table
-from mirror_rt.tokens.tokenization import check_texts
+from mirror_rt.tokens.validity import check_texts
 from mirror_train.data.labelled_readers import read_nli as read_pairs
 from mirror_train.data.training_data import TrainingData
 

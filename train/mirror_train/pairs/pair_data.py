@@ -13,7 +13,7 @@ from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.pairs import TEXT_COLUMNS, find_text_columns
 from mirror_rt.io.rows import read_table, row_suffix
 from mirror_rt.io.text import iter_lines
-from mirror_rt.tokens.tokenization import check_texts
+from mirror_rt.tokens.validity import check_texts
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.data.labelled_readers import read_labelled
 from mirror_train.data.strings import load_training_data

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation import ScoredPairs
 from mirror_rt.io.text import iter_lines
-from mirror_rt.tokens.tokenization import why_invalid
+from mirror_rt.tokens.validity import why_invalid
 from mirror_train.data.labelled_examples import Examples
 
 logger = logging.getLogger("mirror_train")
