@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.bundle.description import MODULES
 from mirror_rt.bundle.identity import digest_of
 from mirror_rt.bundle.json_document import made_now
 from mirror_rt.bundle.manifest import MOST_TOKENS, Layout, Manifest, Variant, record_files
 from mirror_rt.bundle.model_card import write_model_card
-from mirror_rt.bundle.static_files import MODULE, TABLE, TABLE_NAMES
+from mirror_rt.bundle.static_files import TABLE, TABLE_NAMES, declare_static
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.io.atomic import check_free, new_folder, sha256, write_json
@@ -106,7 +105,7 @@ def distill(
     with new_folder(out, overwrite=overwrite) as folder:
         write_tensors(folder / TABLE, {TABLE_NAMES[0]: table})
         tokenizer.save(str(folder / Layout.tokenizer), pretty=False)
-        _declare(folder, table.shape[1])
+        declare_static(folder, table.shape[1])
         manifest = _manifest(folder, encoder, config, table)
         write_json(folder / Layout.manifest, manifest.to_dict())
         write_model_card(folder, manifest)
@@ -269,18 +268,6 @@ def _reduce(
     return np.concatenate(
         [((vectors[p] - center) @ kept * weights[p, None]).astype(np.float32) for p in parts]
     )
-
-
-def _declare(folder: Path, dimension: int) -> None:
-    """Write what model2vec and sentence-transformers read."""
-    write_json(folder / "config.json", {
-        "model_type": "model2vec", "architectures": ["StaticModel"], "hidden_dim": dimension,
-        "normalize": True, "embedding_dtype": "float32",
-    })  # fmt: skip
-    write_json(folder / MODULES, [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(((".", MODULE), ("1_Normalize", "Normalize")))
-    ])  # fmt: skip
 
 
 def _manifest(

@@ -75,26 +75,24 @@ class ExportConfig:
     offline: bool = False
     threads: int | None = None
 
-    @property
-    def wanted(self) -> list[str]:
-        """The names of the variants to write, those in `KINDS`.
 
-        Raises:
-            ConfigError: there are none, or a precision is for none of the targets.
-        """
-        if not self.precisions or not self.targets:
-            raise ConfigError("at least one precision and one target are needed")
-        if "int8" in self.precisions and not {"cpu", "native"} & set(self.targets):
-            raise ConfigError(
-                "precision int8 is for the CPU: add the target cpu, or leave int8 out"
-            )
-        if "bf16" in self.precisions and not {"cuda", "native"} & set(self.targets):
-            raise ConfigError(
-                "precision bf16 is for NVIDIA cards and the native engine: add the target cuda or "
-                "native"
-            )
-        return [
-            name
-            for name, kind in KINDS.items()
-            if kind.precision in self.precisions and kind.target in self.targets
-        ]
+def wanted_variants(config: ExportConfig) -> list[str]:
+    """Return the names of the variants to write, those in `KINDS`.
+
+    Raises:
+        ConfigError: there are none, or a precision is for none of the targets.
+    """
+    if not config.precisions or not config.targets:
+        raise ConfigError("at least one precision and one target are needed")
+    if "int8" in config.precisions and not {"cpu", "native"} & set(config.targets):
+        raise ConfigError("precision int8 is for the CPU: add the target cpu, or leave int8 out")
+    if "bf16" in config.precisions and not {"cuda", "native"} & set(config.targets):
+        raise ConfigError(
+            "precision bf16 is for NVIDIA cards and the native engine: add the target cuda or "
+            "native"
+        )
+    return [
+        name
+        for name, kind in KINDS.items()
+        if kind.precision in config.precisions and kind.target in config.targets
+    ]

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from mirror_export.config import KINDS
+from mirror_export.config import KINDS, wanted_variants
 from mirror_export.graph.fusion import describe_graph
 from mirror_export.graph.graph_edit import read_graph, share_weights, source
 from mirror_export.graph.half import single_layers, to_half
@@ -46,7 +46,7 @@ def derive(traced: Traced) -> dict[str, Variant]:
     Layers are measured on the texts to compare on. Graphs that serve for this alone remain, until
     `remove_others`.
     """
-    folder, manifest, wanted = traced.folder, traced.manifest, traced.config.wanted
+    folder, manifest, wanted = traced.folder, traced.manifest, wanted_variants(traced.config)
     # Without padding there is none to pool.
     packs = manifest.pad_to is None and can_pack(read_graph(folder / Layout.model))
     if not packs and any(name.endswith("-cuda") for name in wanted):

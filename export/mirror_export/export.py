@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from mirror_export.check import Candidate, check
-from mirror_export.config import ExportConfig
+from mirror_export.config import ExportConfig, wanted_variants
 from mirror_export.derive import derive, remove_others
 from mirror_export.load import describe, load
 from mirror_export.trace import Staged, Traced, trace
@@ -47,7 +47,9 @@ def export_bundle(config: ExportConfig, *, show_progress_bar: bool | None = None
         DataError: the file of pairs cannot be used.
         BundleIntegrityError: a tuned folder was changed since it was written.
     """
-    bar = progress_bar(3 + len(config.wanted), show_progress_bar, unit="stage", desc="export")
+    bar = progress_bar(
+        3 + len(wanted_variants(config)), show_progress_bar, unit="stage", desc="export"
+    )
     with closing(bar):
         bar.set_postfix_str("loading the model")
         loaded = load(describe(config))

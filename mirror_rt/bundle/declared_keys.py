@@ -7,17 +7,16 @@ keys of a file alone, so no key can be read that the table does not name.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from mirror_rt.bundle.json_document import naming
+from mirror_rt.bundle.json_document import parse_json
+from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.errors import BundleError
 from mirror_rt.io.limits import DECLARED
-from mirror_rt.schema import check_values
 
 # Keys of these names change what a library loads, whatever file they are in.
 _DECISIVE = re.compile(r"_k?w?args$|quanti[sz]|adapter|lora|auto_map")
@@ -54,9 +53,15 @@ def _refused(why: str, *names: str, neutral: tuple[Any, ...] = _NEUTRAL) -> dict
 
 _LOADING = ("trust_remote_code", "attn_implementation", "add_pooling_layer", "use_fast",
             "low_cpu_mem_usage", "device_map", "local_files_only")  # fmt: skip
-_FLAGS = ("pooling_mode_cls_token", "pooling_mode_max_tokens", "pooling_mode_mean_tokens",
-          "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens",
-          "pooling_mode_lasttoken")  # fmt: skip
+# The keys of the older layout of a Pooling, in the order in which it joins several poolings.
+POOLING_FLAGS: dict[str, PoolingMode] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
 _TOKENS = ("pad_token", "unk_token", "cls_token", "sep_token", "bos_token", "eos_token")
 _ARGUMENTS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args",
               "config_kwargs", "processing_kwargs")  # fmt: skip
@@ -88,7 +93,7 @@ LEDGER: dict[str, dict[str, Key]] = {
                    "document_length", "query_expansion"),
     },
     "Pooling": {
-        **_used("how token vectors become one", "pooling_mode", *_FLAGS),
+        **_used("how token vectors become one", "pooling_mode", *POOLING_FLAGS),
         **_idle("the length of a token vector, which the model has", "word_embedding_dimension",
                 "embedding_dimension"),
         **_used("whether the prompt's tokens are pooled, too", "include_prompt"),
@@ -217,24 +222,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object of others, with integers of any size; an empty one without the file."""
     if not path.exists():
         return {}
-    values = read_others(path)
+    values = parse_json(path, most=DECLARED, large=True)
     if not isinstance(values, dict):
         raise BundleError(f"{path} is damaged: it is {type(values).__name__}, expected an object")
-    return values
-
-
-def read_others(path: Path, most: int = DECLARED) -> Any:
-    """Parse a JSON file that others wrote; BundleError if it is none, or too large."""
-    if not path.is_file():  # reading a pipe would wait forever
-        raise BundleError(f"{path} is not a regular file")
-    with path.open("rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise BundleError(f"{path} cannot be read: it has more than {most:,} bytes")
-    try:
-        values = json.loads(content.decode())
-    except (ValueError, RecursionError) as error:
-        raise BundleError(f"{path} is not valid JSON: {error}") from error
-    with naming(path):
-        check_values([values], large=True)
     return values

@@ -14,14 +14,15 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from mirror_rt.bundle.declared_keys import (
     NOTHING,
+    POOLING_FLAGS,
     DeclaredFile,
     read_declared,
-    read_others,
     refuse,
 )
-from mirror_rt.bundle.json_document import naming
+from mirror_rt.bundle.json_document import naming, parse_json
 from mirror_rt.bundle.manifest import BUNDLES, Format, Layout, Manifest, PoolingMode
 from mirror_rt.errors import BundleError
+from mirror_rt.io.limits import DECLARED
 from mirror_rt.schema import InnerFolder, build
 from mirror_rt.tokens.settings import TokenizerSettings
 
@@ -43,16 +44,6 @@ _MERGE = (
     "peft), and save the result"
 )
 NO_LIMIT = 1_000_000  # transformers writes larger numbers where a tokenizer has no limit
-# Keys of the older layout, in the order in which that layout joins several poolings.
-POOLING_FLAGS: dict[str, PoolingMode] = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
-
 POOLING_NAMES = {mode for modes in get_args(PoolingMode) for mode in get_args(modes)} - {
     "mean-with-padding"  # which only mirror.json declares
 }
@@ -241,6 +232,17 @@ def _refuse_adapters(*folders: Path) -> None:
             raise BundleError(f"{folder / ADAPTER} declares an adapter: {_MERGE}")
 
 
+def derived_manifest(described: ModelDescription, values: dict[str, Any]) -> Manifest:
+    """Make the manifest of files of others, of the values that their kind decides, and the rest."""
+    rest = {
+        "base_model": {"name": described.folder.resolve().name},
+        "prompts": dict(described.prompts),
+        "default_prompt_name": described.default_prompt_name,
+    }
+    with naming(described.folder):
+        return Manifest.of_values(rest | values)
+
+
 def whole(value: Any) -> int | None:
     """Return a value that is an integer from 0 on; else None."""
     fits = isinstance(value, int) and not isinstance(value, bool) and value >= 0
@@ -252,7 +254,7 @@ def _modules(folder: Path) -> list[Module]:
     if not path.exists():
         return []
     with naming(path):
-        entries: list[_Entry] = build(list[_Entry], read_others(path))
+        entries: list[_Entry] = build(list[_Entry], parse_json(path, most=DECLARED, large=True))
     if not entries:
         raise BundleError(f"{path} is not a list of modules: it is empty")
     kinds = [one.type for one in entries]

@@ -18,25 +18,30 @@ from mirror_rt.schema import check_values
 
 
 def read_json(path: Path, noun: str) -> Any:
-    """Parse the JSON file `path`."""
+    """Parse the JSON file `path` in the folder of a `noun`."""
     if not path.parent.is_dir():
         raise BundleError(f"{path.parent}: no such folder")
     if not path.exists():
         hint = f"; {to_export(path.parent)}" if noun == "bundle" else ""
         raise BundleError(f"{path.parent} is not a {noun}: it has no {path.name}{hint}")
+    return parse_json(path)
+
+
+def parse_json(path: Path, *, most: int = DOCUMENT, large: bool = False) -> Any:
+    """Parse a JSON file of at most `most` bytes; with `large`, integers may have any size."""
     if not path.is_file():  # reading a pipe would wait forever
         raise BundleError(f"{path} is not a regular file")
     with path.open("rb") as file:
-        content = file.read(DOCUMENT + 1)
-    if len(content) > DOCUMENT:
-        raise BundleError(f"{path} has more than {DOCUMENT:,} bytes: it is not a {noun}'s")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise BundleError(f"{path} cannot be read: it has more than {most:,} bytes")
     try:
         values = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{path} is not valid JSON: {error}") from error
     if isinstance(values, dict | list):
         with naming(path):
-            check_values(values)
+            check_values(values, large=large)
     return values
 
 

@@ -9,11 +9,11 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from mirror_rt.bundle.description import POOLING_FLAGS
+from mirror_rt.bundle.declared_keys import POOLING_FLAGS
 from mirror_rt.bundle.hub import hub_library, is_hub_name
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
+from mirror_rt.bundle.markdown import cell, facts, flat, number, table
 from mirror_rt.io.atomic import new_file
 
 _TAGS = ["feature-extraction", "onnx", "onnxruntime", "sentence-embeddings"]
@@ -82,7 +82,7 @@ def pack_card(manifests: dict[str, Manifest], name: str) -> str:
         f"# {name.partition('/')[2]}",
         f"A language pack of {len(manifests)} text encoders: a folder each, with a card of its "
         "own.",
-        _table(("folder", "language", "base model", "dimensions", "graphs"), rows),
+        table(("folder", "language", "base model", "dimensions", "graphs"), rows),
         "## Use",
         usage,
     ]
@@ -239,10 +239,10 @@ def _variants(manifest: Manifest) -> str:
         key: title for key, title in _PARITY.items() if any(p.get(key) is not None for p in parity)
     }
     rows = [
-        (name, f"`{v.file}`", v.target, _size(manifest, v), *(_number(p.get(key)) for key in shown))
+        (name, f"`{v.file}`", v.target, _size(manifest, v), *(number(p.get(key)) for key in shown))
         for (name, v), p in zip(manifest.variants.items(), parity, strict=True)
     ]
-    text = _table(("name", "file", "runs on", "MB", *shown.values()), rows)
+    text = table(("name", "file", "runs on", "MB", *shown.values()), rows)
     first = parity[0] if parity else {}
     noun = "pairs" if manifest.scores else "texts"
     if "texts" in first:
@@ -252,7 +252,7 @@ def _variants(manifest: Manifest) -> str:
         )
     for name, variant in manifest.variants.items():
         if variant.unchecked:
-            text += f"\n\n`{name}` was not compared with PyTorch: {_cell(variant.unchecked)}"
+            text += f"\n\n`{name}` was not compared with PyTorch: {cell(variant.unchecked)}"
     return text
 
 
@@ -266,54 +266,15 @@ def _tuning(manifest: Manifest) -> list[str]:
     parts = []
     if manifest.data:
         parts += ["## Data", "The strings themselves are not part of this repository."]
-        parts.append(_facts(_flat(manifest.data)))
+        parts.append(facts(flat(manifest.data)))
     if manifest.recipe:
-        parts += ["## Recipe", _facts(_flat(manifest.recipe))]
+        parts += ["## Recipe", facts(flat(manifest.recipe))]
     return parts
 
 
 def _provenance(manifest: Manifest) -> str:
-    base = _flat({"base model": manifest.base_model})
+    base = flat({"base model": manifest.base_model})
     base["base model, license"] = _licence(manifest)
     base |= {f"prompt, {name}": json.dumps(p) for name, p in manifest.prompts.items()}
     written = {"written by": manifest.generator, "written at": manifest.created}
-    return _facts(base | _flat(manifest.training or {}) | written)
-
-
-def _facts(values: dict[str, Any]) -> str:
-    """Return a table of names and values, without the unknown ones."""
-    rows = [
-        (name.replace("_", " ").replace("sha256", "SHA-256"), _number(value))
-        for name, value in values.items()
-        if value is not None
-    ]
-    return _table(("", ""), rows)
-
-
-def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    """Flatten nested dictionaries; their keys are joined, as in `metrics, accuracy`."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= {f"{name}, {key}": inner for key, inner in _flat(value).items()}
-        else:
-            flat[name] = value
-    return flat
-
-
-def _number(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_number, value))
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    """Escape text so that it cannot end a cell or a row of a Markdown table."""
-    return " ".join(text.replace("|", "\\|").split())
+    return facts(base | flat(manifest.training or {}) | written)

@@ -7,10 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from mirror_rt.bundle.description import MODULES, ModelDescription, whole
+from mirror_rt.bundle.description import MODULES, ModelDescription, derived_manifest, whole
 from mirror_rt.bundle.families import WIDTHS, positions
 from mirror_rt.bundle.graph_header import read_header
-from mirror_rt.bundle.json_document import naming
 from mirror_rt.bundle.manifest import Layout, Manifest, PoolingMode, Variant
 from mirror_rt.errors import BundleError, ConfigError, Setting
 
@@ -53,15 +52,11 @@ def describe_plain(
         "pad_id": _pad_id(described),
         "pooling": "+".join(poolings),
         "mask_token": described.mask_token,
-        "base_model": {"name": folder.resolve().name},
         "normalize": own is None and described.names in ([], _FORMS[2]),
-        "prompts": dict(described.prompts),
-        "default_prompt_name": described.default_prompt_name,
         "variants": {name: asdict(variant) | output for name, variant in variants.items()},
         "format": "ONNX files",
     }
-    with naming(folder):
-        return Manifest.of_values(values)
+    return derived_manifest(described, values)
 
 
 def _own_vector(folder: Path, variant: Variant) -> int | None:

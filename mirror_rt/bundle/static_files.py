@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.bundle.description import MODULES, ModelDescription
-from mirror_rt.bundle.json_document import naming
+from mirror_rt.bundle.description import MODULES, ModelDescription, derived_manifest
 from mirror_rt.bundle.manifest import MOST_TOKENS, Layout, Manifest, Precision
 from mirror_rt.errors import BundleError
+from mirror_rt.io.atomic import write_json
 from mirror_rt.io.tensors import tensor_shapes
 
 TABLE = "model.safetensors"
@@ -56,10 +56,7 @@ def describe_static(described: ModelDescription) -> Manifest:
         "max_length": MOST_TOKENS,
         "pad_id": 0,
         "pooling": "mean-without-special" if described.is_model2vec else "mean",
-        "base_model": {"name": folder.resolve().name},
         "normalize": normalize,
-        "prompts": dict(described.prompts),
-        "default_prompt_name": described.default_prompt_name,
         "variants": {
             "fp32": {
                 "file": (place / TABLE).relative_to(folder).as_posix(),
@@ -69,8 +66,7 @@ def describe_static(described: ModelDescription) -> Manifest:
         },
         "format": "static files",
     }
-    with naming(folder):
-        return Manifest.of_values(values)
+    return derived_manifest(described, values)
 
 
 def table_of(path: Path) -> tuple[str, list[int]]:
@@ -81,3 +77,15 @@ def table_of(path: Path) -> tuple[str, list[int]]:
         if len(shape) == 2 and min(shape) > 0:
             return kind, shape
     raise BundleError(f"{path} has no table of vectors ({' or '.join(TABLE_NAMES)})")
+
+
+def declare_static(folder: Path, dimension: int) -> None:
+    """Write the declarations of a static encoder that model2vec and sentence-transformers read."""
+    write_json(folder / "config.json", {
+        "model_type": "model2vec", "architectures": ["StaticModel"], "hidden_dim": dimension,
+        "normalize": True, "embedding_dtype": "float32",
+    })  # fmt: skip
+    write_json(folder / MODULES, [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(((".", MODULE), ("1_Normalize", "Normalize")))
+    ])  # fmt: skip

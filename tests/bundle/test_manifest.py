@@ -41,7 +41,7 @@ def test_a_changed_file_is_refused(bundle_copy):
 def test_a_large_file_is_hashed_while_it_is_opened(bundle_copy, providers, start, monkeypatch):
     if providers == "openvino":
         pytest.importorskip("openvino")
-    monkeypatch.setattr("mirror_rt.bundle.manifest._LARGE", 1)
+    monkeypatch.setattr("mirror_rt.bundle.file_records._LARGE", 1)
     Encoder.load(bundle_copy, providers=providers).close()
     path = bundle_copy / "onnx" / "model.onnx"
     content = bytearray(path.read_bytes())

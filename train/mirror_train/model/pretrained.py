@@ -175,7 +175,53 @@ class Source:
 
     def load(self, *, dropout: float | None = None, classifier: bool = False) -> Pretrained:
         """Load the model in float32, as `load_pretrained` does."""
-        return _load(self, dropout, classifier)
+        description, trust_remote_code = self.description, self.trust_remote_code
+        folder = description.transformer
+        with as_model_error():
+            check_folder(description, trust_remote_code)
+        # Weights that the folder lacks are drawn, before they are dropped or refused.
+        drawn = torch.random.fork_rng(devices=[])
+        with quiet_transformers(), as_model_error(folder), drawn:
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+            check_architecture(folder, config)
+            if not trust_remote_code:
+                check_size(folder, config)
+            if dropout is not None:
+                set_dropout(config, dropout)
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+            classifies = classifier and description.is_classifier
+            whole, report = (
+                AutoModelForSequenceClassification if classifies else AutoModel
+            ).from_pretrained(
+                folder,
+                config=config,
+                dtype=torch.float32,
+                output_loading_info=True,
+                trust_remote_code=trust_remote_code,
+            )
+        check_weights(folder, report, optional=() if classifies else ("pooler.",))
+        check_finite(whole, folder)
+        check_tokenizer(folder, tokenizer, config)
+        model, pooler = whole.base_model, None
+        if family_of(model).pooler and not classifies:
+            # A head for next-sentence prediction, which embeddings do not use.
+            if not any(key.startswith("pooler.") for key in report["missing_keys"]):
+                pooler = getattr(model.pooler, "dense", None)
+            model.pooler = None
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
+        if description.tokenizer.lowercase:
+            lowercase_first(tokenizer.backend_tokenizer)
+        return Pretrained(
+            self.name,
+            self.revision,
+            description,
+            model.eval(),
+            tokenizer,
+            positions(model.config.to_dict()) or description.declared_length or 512,
+            pooler,
+            whole.eval() if classifies else None,
+        )
 
 
 def load_pretrained(
@@ -197,56 +243,6 @@ def load_pretrained(
         name, revision=revision, offline=offline, trust_remote_code=trust_remote_code
     )
     return source.load(dropout=dropout, classifier=classifier)
-
-
-def _load(source: Source, dropout: float | None, classifier: bool) -> Pretrained:
-    description, trust_remote_code = source.description, source.trust_remote_code
-    folder = description.transformer
-    with as_model_error():
-        check_folder(description, trust_remote_code)
-    # Weights that the folder lacks are drawn, before they are dropped or refused.
-    drawn = torch.random.fork_rng(devices=[])
-    with quiet_transformers(), as_model_error(folder), drawn:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        check_architecture(folder, config)
-        if not trust_remote_code:
-            check_size(folder, config)
-        if dropout is not None:
-            set_dropout(config, dropout)
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-        classifies = classifier and description.is_classifier
-        whole, report = (
-            AutoModelForSequenceClassification if classifies else AutoModel
-        ).from_pretrained(
-            folder,
-            config=config,
-            dtype=torch.float32,
-            output_loading_info=True,
-            trust_remote_code=trust_remote_code,
-        )
-    check_weights(folder, report, optional=() if classifies else ("pooler.",))
-    check_finite(whole, folder)
-    check_tokenizer(folder, tokenizer, config)
-    model, pooler = whole.base_model, None
-    if family_of(model).pooler and not classifies:
-        # A head for next-sentence prediction, which embeddings do not use.
-        if not any(key.startswith("pooler.") for key in report["missing_keys"]):
-            pooler = getattr(model.pooler, "dense", None)
-        model.pooler = None
-    tokenizer.backend_tokenizer.no_truncation()
-    tokenizer.backend_tokenizer.no_padding()
-    if description.tokenizer.lowercase:
-        lowercase_first(tokenizer.backend_tokenizer)
-    return Pretrained(
-        source.name,
-        source.revision,
-        description,
-        model.eval(),
-        tokenizer,
-        positions(model.config.to_dict()) or description.declared_length or 512,
-        pooler,
-        whole.eval() if classifies else None,
-    )
 
 
 @contextlib.contextmanager

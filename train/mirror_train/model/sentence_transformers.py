@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from mirror_rt.bundle.description import POOLING_FLAGS
+from mirror_rt.bundle.declared_keys import POOLING_FLAGS
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.io.atomic import write_json
 from mirror_train.model.declared_modules import FLOW_MODULE
