@@ -11,7 +11,7 @@ from mirror_rt.encoding.encoder import Encoder
 from mirror_train.experiments.runner import Opened, Opener
 from mirror_train.experiments.study import StudyConfig
 from mirror_train.model.declared_modules import declared_head
-from mirror_train.model.pretrained import load_pretrained
+from mirror_train.model.pretrained import Source
 
 
 def open_bundles(config: StudyConfig) -> Opener:
@@ -20,7 +20,7 @@ def open_bundles(config: StudyConfig) -> Opener:
     def open_model(label: str, model: str, pooling: Pooling | Literal["auto"]) -> Opened:
         out = config.out / "bundles" / label
         options = config.load_options(model)
-        if pooling == "auto" and not declared_head(load_pretrained(model, **options).description):
+        if pooling == "auto" and not declared_head(Source.find(model, **options).description):
             pooling = "mean"  # as `TorchEncoder.load`
         export_bundle(
             ExportConfig(

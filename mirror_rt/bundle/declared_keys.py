@@ -167,6 +167,11 @@ class DeclaredFile(NamedTuple):
     set_flags: tuple[str, ...] = ()
     sizes: Mapping[str, int] = MappingProxyType({})
 
+    def text(self, key: str) -> str | None:
+        """Return the value of a key as a string; None where there is none."""
+        value = self.values.get(key)
+        return None if value is None else str(value)
+
 
 NOTHING = DeclaredFile(Path(), {})
 

@@ -10,59 +10,31 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal
 
-from mirror_rt.bundle.declared_keys import (
-    NOTHING,
-    POOLING_FLAGS,
-    DeclaredFile,
-    read_declared,
-    refuse,
+from mirror_rt.bundle.declarations import (
+    Module,
+    length_of,
+    read_modules,
+    read_poolings,
+    read_prompts,
+    read_text_options,
+    read_truncate_dim,
+    token_of,
 )
-from mirror_rt.bundle.json_document import naming, parse_json
+from mirror_rt.bundle.declared_keys import NOTHING, read_declared, refuse
 from mirror_rt.bundle.manifest import BUNDLES, Format, Layout, Manifest, PoolingMode
 from mirror_rt.errors import BundleError
-from mirror_rt.io.limits import DECLARED
-from mirror_rt.schema import InnerFolder, build
 from mirror_rt.tokens.settings import TokenizerSettings
 
 ModelKind = Literal["SentenceTransformer", "CrossEncoder"]
 
-MODULES = "modules.json"
 ADAPTER = "adapter_config.json"
-_LIBRARY = "sentence_transformers."
-# Early versions had a file name for each family; the first of them that is there counts.
-_TEXT_OPTIONS = tuple(
-    f"sentence_{family}_config.json"
-    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
-# The modules whose configuration is read: by their names, and that of the ledger's table.
-_CONFIGURED = {"Pooling": "Pooling", "Dense": "Dense", "mirror_train.glow.Flow": "Flow"}
 STORED: tuple[Format, ...] = ("mirror_rt encoder", *BUNDLES)
 _MERGE = (
     "it is not applied to its base model here, so merge the two (merge_and_unload of the library "
     "peft), and save the result"
 )
-NO_LIMIT = 1_000_000  # transformers writes larger numbers where a tokenizer has no limit
-POOLING_NAMES = {mode for modes in get_args(PoolingMode) for mode in get_args(modes)} - {
-    "mean-with-padding"  # which only mirror.json declares
-}
-
-
-class Module(NamedTuple):
-    """A module: its name, in full where it is none of the library, and what its folder declares."""
-
-    name: str
-    folder: Path
-    declared: DeclaredFile
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """An entry of modules.json; the first module of a folder is often the folder itself."""
-
-    type: str
-    path: InnerFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +123,8 @@ class ModelDescription:
     def check_kind(self, expected: ModelKind) -> None:
         """Raise BundleError if the folder declares another kind of model."""
         if self.kind not in (None, expected):
-            what = (
-                "gives no text vectors" if expected == "SentenceTransformer" else "scores no pairs"
-            )
-            raise BundleError(f"{self.folder} is a {self.kind} of sentence-transformers: it {what}")
+            said = f"{self.folder} is a {self.kind} of sentence-transformers"
+            raise BundleError(f"{said}, expected a {expected}")
 
     def checked_poolings(self) -> tuple[PoolingMode, ...]:
         """Return the declared poolings; BundleError for one that cannot be followed."""
@@ -185,162 +155,44 @@ def describe_folder(
     """
     if manifest is None and (folder / Layout.manifest).exists():
         manifest = Manifest.read(folder, formats)
-    modules = _modules(folder)
+    modules = read_modules(folder)
     nested = modules and not (folder / "config.json").is_file()
     place = modules[0].folder if nested else folder
     settings = read_declared(folder / "config_sentence_transformers.json")
     config = read_declared(place / "config.json")
     tokenizer = read_declared(place / "tokenizer_config.json")
     # Without modules, sentence-transformers looks at the files of transformers alone.
-    texts = read_declared(_text_options(place), _TEXT_OPTIONS[0]) if modules else NOTHING
+    texts = read_text_options(place) if modules else NOTHING
     files = (settings, config, tokenizer, texts, *(one.declared for one in modules))
     in_bundle = manifest is not None and manifest.format in BUNDLES
     if not in_bundle:
-        _refuse_adapters(place, folder)
+        for adapter in (place / ADAPTER, folder / ADAPTER):
+            if adapter.is_file():
+                raise BundleError(f"{adapter} declares an adapter: {_MERGE}")
         refuse(files, allowed)
-    poolings, fault = _poolings(modules)
-    prompts, default = _prompts(settings)
+    poolings, fault = read_poolings(modules)
+    prompts, default = read_prompts(settings)
     return ModelDescription(
         folder=folder,
         manifest=manifest,
         transformer=place,
-        kind=_text(settings.values.get("model_type")),
+        kind=settings.text("model_type"),
         modules=tuple(modules),
         poolings=poolings,
         pooling_fault=fault,
         prompts=prompts,
         default_prompt_name=default,
-        similarity=str(settings.values.get("similarity_fn_name") or "cosine"),
-        truncate_dim=_truncate_dim(settings),
-        activation=_text(settings.values.get("activation_fn")),
+        similarity=settings.text("similarity_fn_name") or "cosine",
+        truncate_dim=read_truncate_dim(settings),
+        activation=settings.text("activation_fn"),
         config=config.values,
         sizes=config.sizes,
-        declared_length=_length(texts, tokenizer, config),
+        declared_length=length_of(texts, tokenizer, config),
         tokenizer=TokenizerSettings(left=tokenizer.values.get("truncation_side") == "left")
         if in_bundle  # the other settings are in its tokenizer.json already
         else TokenizerSettings.of(
             config.values, tokenizer.values, lowercase=bool(texts.values.get("do_lower_case"))
         ),
-        mask_token=_token(tokenizer.values.get("mask_token")),
+        mask_token=token_of(tokenizer.values.get("mask_token")),
         unknown=tuple(f"{file.path}: {key}" for file in files for key in file.unknown),
     )
-
-
-def _refuse_adapters(*folders: Path) -> None:
-    for folder in folders:
-        if (folder / ADAPTER).is_file():
-            raise BundleError(f"{folder / ADAPTER} declares an adapter: {_MERGE}")
-
-
-def derived_manifest(described: ModelDescription, values: dict[str, Any]) -> Manifest:
-    """Make the manifest of files of others, of the values that their kind decides, and the rest."""
-    rest = {
-        "base_model": {"name": described.folder.resolve().name},
-        "prompts": dict(described.prompts),
-        "default_prompt_name": described.default_prompt_name,
-    }
-    with naming(described.folder):
-        return Manifest.of_values(rest | values)
-
-
-def whole(value: Any) -> int | None:
-    """Return a value that is an integer from 0 on; else None."""
-    fits = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return value if fits else None
-
-
-def _modules(folder: Path) -> list[Module]:
-    path = folder / MODULES
-    if not path.exists():
-        return []
-    with naming(path):
-        entries: list[_Entry] = build(list[_Entry], parse_json(path, most=DECLARED, large=True))
-    if not entries:
-        raise BundleError(f"{path} is not a list of modules: it is empty")
-    kinds = [one.type for one in entries]
-    names = [kind.rpartition(".")[2] if kind.startswith(_LIBRARY) else kind for kind in kinds]
-    places = [folder / one.path for one in entries]
-    return [Module(name, place, _configuration(name, place))
-            for name, place in zip(names, places, strict=True)]  # fmt: skip
-
-
-def _configuration(name: str, place: Path) -> DeclaredFile:
-    kind = _CONFIGURED.get(name)
-    return NOTHING if kind is None else read_declared(place / "config.json", kind)
-
-
-def _text_options(folder: Path) -> Path:
-    """Return the file that says how texts are tokenised, whether it is there or not."""
-    files = [folder / name for name in _TEXT_OPTIONS]
-    return next(filter(Path.is_file, files), files[0])
-
-
-def _poolings(modules: list[Module]) -> tuple[tuple[PoolingMode, ...], str]:
-    """Return the poolings of the Pooling module, and the reason why they cannot be followed."""
-    file = next((one.declared for one in modules if one.name == "Pooling"), None)
-    if file is None:
-        return (), ""
-    given = file.values.get("pooling_mode")  # since version 5
-    if given is None:
-        found: list[Any] = [
-            mode for key, mode in POOLING_FLAGS.items() if file.values.get(key) is True
-        ]
-        unknown = [key for key in file.set_flags if key.startswith("pooling_")]
-    else:
-        found = given if isinstance(given, list) else [given]
-        unknown = [str(mode) for mode in found if mode not in POOLING_NAMES]
-    advice = "is not supported: choose another by --pooling (pooling=)"
-    if unknown or not found:
-        what = "+".join(unknown) or "none"
-        return (), f"{file.path} declares the pooling {what}, which {advice}"
-    if file.values.get("include_prompt") is False:
-        return tuple(found), (
-            f"{file.path}: include_prompt is false, and to leave the prompt out of the pooling "
-            f"{advice}"
-        )
-    return tuple(found), ""
-
-
-def _prompts(file: DeclaredFile) -> tuple[dict[str, str], str | None]:
-    prompts = file.values.get("prompts") or {}
-    name = file.values.get("default_prompt_name")
-    if not isinstance(prompts, dict) or not all(
-        isinstance(prompt, str | None) for prompt in prompts.values()
-    ):
-        raise BundleError(f"{file.path}: prompts is {prompts!r}, expected names and texts")
-    if name is not None and (not isinstance(name, str) or name not in prompts):
-        raise BundleError(f"{file.path}: default_prompt_name {name!r} is not one of the prompts")
-    return {key: prompt or "" for key, prompt in prompts.items()}, name
-
-
-def _truncate_dim(file: DeclaredFile) -> int | None:
-    cut = file.values.get("truncate_dim")
-    if cut is not None and not whole(cut):
-        raise BundleError(f"{file.path}: truncate_dim is {cut!r}, expected a number of dimensions")
-    return cut
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-def _length(texts: DeclaredFile, tokenizer: DeclaredFile, config: DeclaredFile) -> int | None:
-    """Return the limit of tokens: the module's comes before that of the tokenizer.
-
-    That of the tokenizer is at most the number of positions.
-    """
-    limit = texts.values.get("max_seq_length")
-    if limit is not None and not whole(limit):
-        raise BundleError(f"{texts.path}: max_seq_length is {limit!r}, expected a number of tokens")
-    given: list[Any] = [limit]
-    if limit is None:
-        given = [tokenizer.values.get("model_max_length", tokenizer.values.get("max_len")),
-                 config.values.get("max_position_embeddings")]  # fmt: skip
-    known = [one for one in map(whole, given) if one and one < NO_LIMIT]
-    return min(known, default=None)
-
-
-def _token(value: Any) -> str | None:
-    """Return a token that is given as a string, or as an object with its content."""
-    found = value.get("content") if isinstance(value, dict) else value
-    return found if isinstance(found, str) else None

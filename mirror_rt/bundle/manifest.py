@@ -48,11 +48,11 @@ _TokenId = Annotated[int, between(0, 2**31 - 1)]
 _Prompts = Annotated[
     dict[str, Annotated[str, at_most(10_000, "characters")]], at_most(1000, "prompts")
 ]
-_MODES = frozenset(mode for modes in get_args(PoolingMode) for mode in get_args(modes))
+POOLING_MODES = frozenset(mode for modes in get_args(PoolingMode) for mode in get_args(modes))
 _Poolings = Annotated[
     str,
-    Rule(f"one or several of {', '.join(sorted(_MODES))}, joined by +",
-         lambda value: set(value.split("+")) <= _MODES),
+    Rule(f"one or several of {', '.join(sorted(POOLING_MODES))}, joined by +",
+         lambda value: set(value.split("+")) <= POOLING_MODES),
 ]  # fmt: skip
 
 _MAPPED = "_mapped.onnx"

@@ -7,9 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from mirror_rt.bundle.description import MODULES, ModelDescription, derived_manifest, whole
+from mirror_rt.bundle.declarations import MODULES, whole
+from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.families import WIDTHS, positions
 from mirror_rt.bundle.graph_header import read_header
+from mirror_rt.bundle.json_document import naming
 from mirror_rt.bundle.manifest import Layout, Manifest, PoolingMode, Variant
 from mirror_rt.errors import BundleError, ConfigError, Setting
 
@@ -57,6 +59,17 @@ def describe_plain(
         "format": "ONNX files",
     }
     return derived_manifest(described, values)
+
+
+def derived_manifest(described: ModelDescription, values: dict[str, Any]) -> Manifest:
+    """Make the manifest of files of others, of the values that their kind decides, and the rest."""
+    rest = {
+        "base_model": {"name": described.folder.resolve().name},
+        "prompts": dict(described.prompts),
+        "default_prompt_name": described.default_prompt_name,
+    }
+    with naming(described.folder):
+        return Manifest.of_values(rest | values)
 
 
 def _own_vector(folder: Path, variant: Variant) -> int | None:

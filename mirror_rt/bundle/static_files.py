@@ -9,8 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.bundle.description import MODULES, ModelDescription, derived_manifest
+from mirror_rt.bundle.declarations import MODULES
+from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.manifest import MOST_TOKENS, Layout, Manifest, Precision
+from mirror_rt.bundle.plain_manifest import derived_manifest
 from mirror_rt.errors import BundleError
 from mirror_rt.io.atomic import write_json
 from mirror_rt.io.tensors import tensor_shapes

@@ -8,10 +8,14 @@ from safetensors.torch import load_file, save_file
 
 from mirror_rt import BundleError, Encoder, ModelError
 from mirror_rt.bundle.hub import is_hub_name
-from mirror_train.model.declared_modules import declared_pooling, described
+from mirror_train.model.declared_modules import declared_pooling
 from mirror_train.model.model_folder import default_model_folder
-from mirror_train.model.pretrained import load_pretrained
+from mirror_train.model.pretrained import Source, load_pretrained
 from work_limits import little_work
+
+
+def described(folder):
+    return Source.find(folder).description
 
 
 @pytest.fixture

@@ -18,13 +18,18 @@ from mirror_rt import ConfigError, Encoder, Manifest, ModelError
 from mirror_rt.bundle.ready_models import READY_MODELS
 from mirror_rt.io.atomic import sha256
 from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
-from mirror_train.model.declared_modules import declared_head, described
+from mirror_train.model.declared_modules import declared_head
+from mirror_train.model.pretrained import Source
 from mirror_train.model.sentence_transformers import write_modules
 from paths import ROOT
 from tiers import tiers
 
 TEXTS = ["The old town", "a", "word " * 20, "Её дом стоит", "人人生而自由", "the the the"]
 MODES = ["cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+
+
+def described(folder):
+    return Source.find(folder).description
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from typing import cast, get_args
 
 from torch import nn
 
-from mirror_rt.bundle.description import MODULES, ModelDescription, Module, describe_folder
+from mirror_rt.bundle.declarations import MODULES, Module
+from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import BundleError, MirrorError, ModelError
 from mirror_train.model.dense import load_dense
@@ -18,16 +19,6 @@ from mirror_train.model.pooling_head import Head, Normalize
 
 FLOW_MODULE = "mirror_train.glow.Flow"  # a name in files on disk, which must not move with the code
 _SUPPORTED = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout", FLOW_MODULE)
-
-
-def described(folder: Path, *, trust_remote_code: bool = False) -> ModelDescription:
-    """Describe a model's folder; ModelError for what it declares and is refused."""
-    with as_model_error():
-        return describe_folder(
-            folder,
-            formats=("mirror_rt encoder",),
-            allowed=("auto_map",) if trust_remote_code else (),
-        )
 
 
 def declared_pooling(description: ModelDescription) -> Pooling | None:

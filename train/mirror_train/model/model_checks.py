@@ -12,6 +12,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mirror_rt.bundle.declared_keys import read_object
 from mirror_rt.bundle.description import ModelDescription
+from mirror_rt.bundle.json_document import naming
 from mirror_rt.errors import ModelError, Setting
 from mirror_rt.schema import InnerPath, build
 from mirror_train.compute.pickles import refuse_compressed
@@ -94,7 +95,9 @@ def _check_weight_files(folder: Path) -> None:
     if not present:
         raise ModelError(f"{folder} has no weights: expected one of {', '.join(_WEIGHT_FILES)}")
     if present[0].endswith(".json"):
-        _check_shards(folder / present[0])
+        with naming(folder / present[0]):  # no file outside the folder
+            shards = read_object(folder / present[0]).get("weight_map")
+            build(dict[str, InnerPath], shards, "weight_map")
     if present[0] in _PICKLED_WEIGHTS:
         logger.warning(
             "%s holds pickled weights: only tensors are read from it, nothing in it is run; "
@@ -106,14 +109,6 @@ def _check_weight_files(folder: Path) -> None:
                 refuse_compressed(path)
             except ValueError as error:
                 raise ModelError(f"{path} cannot be read: {error}") from error
-
-
-def _check_shards(path: Path) -> None:
-    """Refuse an index that names a file outside its folder."""
-    try:
-        build(dict[str, InnerPath], read_object(path).get("weight_map"), "weight_map")
-    except ValueError as error:
-        raise ModelError(f"{path} is damaged: {error}") from error
 
 
 def check_architecture(folder: Path, config: Any) -> None:

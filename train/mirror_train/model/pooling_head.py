@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +12,6 @@ from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_train.model.dense import Dense
 from mirror_train.model.glow import Flow
-
-POOLING_MODES: tuple[PoolingMode, ...] = tuple(
-    mode for group in get_args(PoolingMode) for mode in get_args(group)
-)
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: PoolingMode) -> Tensor:

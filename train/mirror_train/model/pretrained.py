@@ -19,13 +19,13 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from mirror_rt.bundle.description import ModelDescription
+from mirror_rt.bundle.description import ModelDescription, describe_folder
 from mirror_rt.bundle.families import family_of, positions
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.io.atomic import sha256
 from mirror_rt.tokens.settings import lowercase_first
 from mirror_rt.tokens.tokenization import TextTokenizer
-from mirror_train.model.declared_modules import as_model_error, described
+from mirror_train.model.declared_modules import as_model_error
 from mirror_train.model.dense import check_finite
 from mirror_train.model.dropout import set_dropout
 from mirror_train.model.model_checks import (
@@ -168,13 +168,26 @@ class Source:
         offline: bool = False,
         trust_remote_code: bool = False,
     ) -> Source:
-        """Find a model in a folder, on the hub, or the embedded default, and describe it."""
+        """Find a model in a folder, on the hub, or the embedded default, and describe it.
+
+        Raises:
+            ModelError: there is none, or what its folder declares is refused.
+        """
         root, commit = resolve_model(str(name), revision=revision, offline=offline)
-        description = described(root, trust_remote_code=trust_remote_code)
+        with as_model_error():
+            description = describe_folder(
+                root,
+                formats=("mirror_rt encoder",),
+                allowed=("auto_map",) if trust_remote_code else (),
+            )
         return cls(str(name), commit, description, trust_remote_code)
 
     def load(self, *, dropout: float | None = None, classifier: bool = False) -> Pretrained:
-        """Load the model in float32, as `load_pretrained` does."""
+        """Load the model in float32; the global random state is left as it was.
+
+        A `dropout` is set as the rate of every dropout of the model; None leaves its own. With
+        `classifier`, the head of a sequence classification is loaded, too, where there is one.
+        """
         description, trust_remote_code = self.description, self.trust_remote_code
         folder = description.transformer
         with as_model_error():
@@ -227,22 +240,12 @@ class Source:
 def load_pretrained(
     name: str | Path = DEFAULT_MODEL,
     *,
-    revision: str | None = None,
-    offline: bool = False,
-    trust_remote_code: bool = False,
     dropout: float | None = None,
     classifier: bool = False,
+    **where: Any,
 ) -> Pretrained:
-    """Load an encoder in float32, from a folder, the hub, or the embedded default.
-
-    A `dropout` is set as the rate of every dropout of the model; None leaves its own. With
-    `classifier`, the head of a sequence classification is loaded, too, where the folder has one.
-    The global random state is left as it was.
-    """
-    source = Source.find(
-        name, revision=revision, offline=offline, trust_remote_code=trust_remote_code
-    )
-    return source.load(dropout=dropout, classifier=classifier)
+    """Load an encoder in float32: `Source.find` with `name` and `where`, and `Source.load`."""
+    return Source.find(name, **where).load(dropout=dropout, classifier=classifier)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,147 @@
+"""Read what the files of a model's folder declare: modules, poolings, prompts and limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mirror_rt.bundle.declared_keys import NOTHING, POOLING_FLAGS, DeclaredFile, read_declared
+from mirror_rt.bundle.json_document import naming, parse_json
+from mirror_rt.bundle.manifest import POOLING_MODES, PoolingMode
+from mirror_rt.errors import BundleError
+from mirror_rt.io.limits import DECLARED
+from mirror_rt.schema import InnerFolder, build
+
+MODULES = "modules.json"
+_LIBRARY = "sentence_transformers."
+# Early versions had a file name for each family; the first of them that is there counts.
+_TEXT_OPTIONS = tuple(
+    f"sentence_{family}_config.json"
+    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+# The modules whose configuration is read: by their names, and that of the ledger's table.
+_CONFIGURED = {"Pooling": "Pooling", "Dense": "Dense", "mirror_train.glow.Flow": "Flow"}
+_NO_LIMIT = 1_000_000  # transformers writes larger numbers where a tokenizer has no limit
+_KNOWN_POOLINGS = POOLING_MODES - {"mean-with-padding"}  # which only mirror.json declares
+
+
+class Module(NamedTuple):
+    """A module: its name, in full where it is none of the library, and what its folder declares."""
+
+    name: str
+    folder: Path
+    declared: DeclaredFile
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """An entry of modules.json; the first module of a folder is often the folder itself."""
+
+    type: str
+    path: InnerFolder
+
+
+def whole(value: Any) -> int | None:
+    """Return a value that is an integer from 0 on; else None."""
+    fits = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return value if fits else None
+
+
+def read_modules(folder: Path) -> list[Module]:
+    """Read modules.json, and the configurations of its modules; there are none without it."""
+    path = folder / MODULES
+    if not path.exists():
+        return []
+    with naming(path):
+        entries: list[_Entry] = build(list[_Entry], parse_json(path, most=DECLARED, large=True))
+    if not entries:
+        raise BundleError(f"{path} is not a list of modules: it is empty")
+    kinds = [one.type for one in entries]
+    names = [kind.rpartition(".")[2] if kind.startswith(_LIBRARY) else kind for kind in kinds]
+    places = [folder / one.path for one in entries]
+    return [
+        Module(
+            name,
+            place,
+            read_declared(place / "config.json", _CONFIGURED[name])
+            if name in _CONFIGURED
+            else NOTHING,
+        )
+        for name, place in zip(names, places, strict=True)
+    ]
+
+
+def read_text_options(folder: Path) -> DeclaredFile:
+    """Read the file that says how texts are tokenised."""
+    files = [folder / name for name in _TEXT_OPTIONS]
+    return read_declared(next(filter(Path.is_file, files), files[0]), _TEXT_OPTIONS[0])
+
+
+def read_poolings(modules: list[Module]) -> tuple[tuple[PoolingMode, ...], str]:
+    """Return the poolings of the Pooling module, and the reason why they cannot be followed."""
+    file = next((one.declared for one in modules if one.name == "Pooling"), None)
+    if file is None:
+        return (), ""
+    given = file.values.get("pooling_mode")  # since version 5
+    if given is None:
+        found: list[Any] = [
+            mode for key, mode in POOLING_FLAGS.items() if file.values.get(key) is True
+        ]
+        unknown = [key for key in file.set_flags if key.startswith("pooling_")]
+    else:
+        found = given if isinstance(given, list) else [given]
+        unknown = [str(mode) for mode in found if mode not in _KNOWN_POOLINGS]
+    advice = "is not supported: choose another by --pooling (pooling=)"
+    if unknown or not found:
+        what = "+".join(unknown) or "none"
+        return (), f"{file.path} declares the pooling {what}, which {advice}"
+    if file.values.get("include_prompt") is False:
+        return tuple(found), (
+            f"{file.path}: include_prompt is false, and to leave the prompt out of the pooling "
+            f"{advice}"
+        )
+    return tuple(found), ""
+
+
+def read_prompts(file: DeclaredFile) -> tuple[dict[str, str], str | None]:
+    """Return the prompts by their names, and the name of the default one."""
+    prompts = file.values.get("prompts") or {}
+    name = file.values.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(
+        isinstance(prompt, str | None) for prompt in prompts.values()
+    ):
+        raise BundleError(f"{file.path}: prompts is {prompts!r}, expected names and texts")
+    if name is not None and (not isinstance(name, str) or name not in prompts):
+        raise BundleError(f"{file.path}: default_prompt_name {name!r} is not one of the prompts")
+    return {key: prompt or "" for key, prompt in prompts.items()}, name
+
+
+def read_truncate_dim(file: DeclaredFile) -> int | None:
+    """Return the number of dimensions to keep; None for all."""
+    cut = file.values.get("truncate_dim")
+    if cut is not None and not whole(cut):
+        raise BundleError(f"{file.path}: truncate_dim is {cut!r}, expected a number of dimensions")
+    return cut
+
+
+def length_of(texts: DeclaredFile, tokenizer: DeclaredFile, config: DeclaredFile) -> int | None:
+    """Return the limit of tokens: the module's comes before that of the tokenizer.
+
+    That of the tokenizer is at most the number of positions.
+    """
+    limit = texts.values.get("max_seq_length")
+    if limit is not None and not whole(limit):
+        raise BundleError(f"{texts.path}: max_seq_length is {limit!r}, expected a number of tokens")
+    given: list[Any] = [limit]
+    if limit is None:
+        given = [tokenizer.values.get("model_max_length", tokenizer.values.get("max_len")),
+                 config.values.get("max_position_embeddings")]  # fmt: skip
+    known = [one for one in map(whole, given) if one and one < _NO_LIMIT]
+    return min(known, default=None)
+
+
+def token_of(value: Any) -> str | None:
+    """Return a token that is given as a string, or as an object with its content."""
+    found = value.get("content") if isinstance(value, dict) else value
+    return found if isinstance(found, str) else None
