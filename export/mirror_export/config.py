@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from mirror_rt.bundle.manifest import Layout, Pooling, Precision, Target
-from mirror_rt.errors import ConfigError
 
 
 class Kind(NamedTuple):
@@ -74,25 +73,3 @@ class ExportConfig:
     overwrite: bool = False
     offline: bool = False
     threads: int | None = None
-
-
-def wanted_variants(config: ExportConfig) -> list[str]:
-    """Return the names of the variants to write, those in `KINDS`.
-
-    Raises:
-        ConfigError: there are none, or a precision is for none of the targets.
-    """
-    if not config.precisions or not config.targets:
-        raise ConfigError("at least one precision and one target are needed")
-    if "int8" in config.precisions and not {"cpu", "native"} & set(config.targets):
-        raise ConfigError("precision int8 is for the CPU: add the target cpu, or leave int8 out")
-    if "bf16" in config.precisions and not {"cuda", "native"} & set(config.targets):
-        raise ConfigError(
-            "precision bf16 is for NVIDIA cards and the native engine: add the target cuda or "
-            "native"
-        )
-    return [
-        name
-        for name, kind in KINDS.items()
-        if kind.precision in config.precisions and kind.target in config.targets
-    ]

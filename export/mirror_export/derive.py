@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from mirror_export.config import KINDS, wanted_variants
+from mirror_export.config import KINDS
 from mirror_export.graph.fusion import describe_graph
 from mirror_export.graph.graph_edit import read_graph, share_weights, source
 from mirror_export.graph.half import single_layers, to_half
@@ -24,6 +24,7 @@ from mirror_export.graph.padding_free import (
     use_key_lengths,
 )
 from mirror_export.graph.probe import Probe
+from mirror_export.load import wanted_variants
 from mirror_export.parity import GATES
 from mirror_export.trace import Traced
 from mirror_rt.bundle.manifest import Layout, Variant

@@ -8,9 +8,9 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from mirror_export.check import Candidate, check
-from mirror_export.config import ExportConfig, wanted_variants
+from mirror_export.config import ExportConfig
 from mirror_export.derive import derive, remove_others
-from mirror_export.load import describe, load
+from mirror_export.load import describe, load, wanted_variants
 from mirror_export.trace import Staged, Traced, trace
 from mirror_rt import Manifest
 from mirror_rt.bundle.manifest import Layout, Variant, record_files
@@ -52,7 +52,8 @@ def export_bundle(config: ExportConfig, *, show_progress_bar: bool | None = None
     )
     with closing(bar):
         bar.set_postfix_str("loading the model")
-        loaded = load(describe(config))
+        described = describe(config)
+        loaded = load(described)
         with new_folder(config.out, overwrite=config.overwrite) as folder:
             _next(bar, "tracing the graph")
             traced = trace(Staged(loaded, folder))

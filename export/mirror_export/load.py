@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror_export.config import ExportConfig
+from mirror_export.config import KINDS, ExportConfig
 from mirror_export.cross_encoder import pooling_of, score_head
 from mirror_rt import Manifest
 from mirror_rt.bundle.json_document import made_now
@@ -49,6 +49,28 @@ class Loaded:
     head: Head
     manifest: Manifest
     scores: ScoreHead | None
+
+
+def wanted_variants(config: ExportConfig) -> list[str]:
+    """Return the names of the variants to write, those in `KINDS`.
+
+    Raises:
+        ConfigError: there are none, or a precision is for none of the targets.
+    """
+    if not config.precisions or not config.targets:
+        raise ConfigError("at least one precision and one target are needed")
+    if "int8" in config.precisions and not {"cpu", "native"} & set(config.targets):
+        raise ConfigError("precision int8 is for the CPU: add the target cpu, or leave int8 out")
+    if "bf16" in config.precisions and not {"cuda", "native"} & set(config.targets):
+        raise ConfigError(
+            "precision bf16 is for NVIDIA cards and the native engine: add the target cuda or "
+            "native"
+        )
+    return [
+        name
+        for name, kind in KINDS.items()
+        if kind.precision in config.precisions and kind.target in config.targets
+    ]
 
 
 def describe(config: ExportConfig) -> Described:

@@ -53,8 +53,9 @@ def read_modules(folder: Path) -> list[Module]:
     path = folder / MODULES
     if not path.exists():
         return []
+    values = parse_json(path, most=DECLARED, large=True)
     with naming(path):
-        entries: list[_Entry] = build(list[_Entry], parse_json(path, most=DECLARED, large=True))
+        entries: list[_Entry] = build(list[_Entry], values)
     if not entries:
         raise BundleError(f"{path} is not a list of modules: it is empty")
     kinds = [one.type for one in entries]

@@ -8,13 +8,15 @@ import json
 import os
 import reprlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from mirror_rt.errors import BundleError, BundleVersionError, ConfigError
 from mirror_rt.io.limits import DOCUMENT
 from mirror_rt.schema import check_values
+
+T = TypeVar("T")
 
 
 def read_json(path: Path, noun: str) -> Any:
@@ -34,7 +36,7 @@ def parse_json(path: Path, *, most: int = DOCUMENT, large: bool = False) -> Any:
     with path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise BundleError(f"{path} cannot be read: it has more than {most:,} bytes")
+        raise BundleError(f"{path} has more than {most:,} bytes, the most that is read")
     try:
         values = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
@@ -61,16 +63,17 @@ def naming(path: Path) -> Iterator[None]:
 
 def read_document(
     path: Path,
+    make: Callable[[dict[str, Any]], T],
     *,
     noun: str,
     expected: tuple[str, ...],
     version: int,
     hints: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """Parse `path`; check that its format is one of `expected`, and its version at most `version`.
+) -> T:
+    """Parse `path`, and `make` something of its values, of which a ValueError says what is wrong.
 
-    `noun` is a word for the kind of folder that is expected, for errors, and `hints` maps another
-    format to advice.
+    Its format must be one of `expected`, and its version at most `version`. `noun` is a word for
+    the kind of folder that is expected, for errors, and `hints` maps another format to advice.
     """
     values = read_json(path, noun)
     if not isinstance(values, dict) or values.get("format") not in expected:
@@ -88,7 +91,8 @@ def read_document(
             f"{path.parent} has format version {written}, this mirror_rt reads up to {version}: "
             "upgrade with pip install -U mirror-rt"
         )
-    return values
+    with naming(path):
+        return make(values)
 
 
 class Provenance(TypedDict):

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, get_args
 
 from mirror_rt.bundle.file_records import FileRecord, damage_of, records_under, verify
-from mirror_rt.bundle.json_document import naming, read_document, read_json
+from mirror_rt.bundle.json_document import read_document, read_json
 from mirror_rt.bundle.score_layers import ScoreLayers
 from mirror_rt.errors import BundleError
 from mirror_rt.schema import InnerPath, Rule, at_most, between, build
@@ -38,6 +38,13 @@ Format = Literal[
     "static files",
 ]
 BUNDLES: tuple[Format, ...] = ("mirror_rt bundle", "mirror_rt cross-encoder")
+
+_TUNED, _TO_EXPORT = "mirror_rt encoder", "export it first: mirror-rt export {} --out BUNDLE"
+# Advice for each format that is not the expected one.
+_HINTS = {
+    "mirror_rt bundle": "it makes vectors of texts: mirror_rt.Encoder.load takes it",
+    "mirror_rt cross-encoder": "it scores pairs of texts: mirror_rt.Reranker.load takes it",
+}
 
 # These limits are far above every published model; they keep a damaged number from allocating
 # huge amounts of memory.
@@ -173,13 +180,11 @@ class Manifest:
             BundleVersionError: the format version is newer than `FORMAT_VERSION`.
         """
         path = folder / Layout.manifest
-        values = read_document(
-            path, noun="bundle",
+        return read_document(
+            path, cls.of_values, noun="bundle",
             expected=(expected,) if isinstance(expected, str) else expected or BUNDLES,
-            version=FORMAT_VERSION, hints=_hints(folder),
+            version=FORMAT_VERSION, hints=_HINTS | {_TUNED: _TO_EXPORT.format(folder)},
         )  # fmt: skip
-        with naming(path):
-            return cls.of_values(values)
 
     @classmethod
     def of_values(cls, values: Any) -> Manifest:
@@ -257,15 +262,6 @@ class Manifest:
             BundleIntegrityError: a file is missing or differs; the error names the first one.
         """
         verify(folder, self.files if files is None else files)
-
-
-def _hints(folder: Path) -> dict[str, str]:
-    """Return advice for each format that is not the expected one."""
-    return {
-        "mirror_rt encoder": f"export it first: mirror-rt export {folder} --out BUNDLE",
-        "mirror_rt bundle": "it makes vectors of texts: mirror_rt.Encoder.load takes it",
-        "mirror_rt cross-encoder": "it scores pairs of texts: mirror_rt.Reranker.load takes it",
-    }
 
 
 def record_files(folder: Path) -> dict[str, FileRecord]:

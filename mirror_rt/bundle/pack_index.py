@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from mirror_rt.bundle.json_document import naming, read_document
+from mirror_rt.bundle.json_document import read_document
 from mirror_rt.bundle.manifest import Dimension, Layout, Manifest
 from mirror_rt.errors import BundleError, BundleIntegrityError
 from mirror_rt.io.atomic import files_under, sha256, write_json
@@ -130,11 +130,13 @@ class PackIndex:
         """Read and check `folder`/pack.json, without looking at the bundles themselves."""
         folder = Path(folder)
         path = folder / file
-        values = read_document(path, noun="pack", expected=(_FORMAT,), version=PACK_VERSION)
-        with naming(path):
+
+        def make(values: dict[str, Any]) -> PackIndex:
             index: PackIndex = build(cls, values)
             index._check_consistent(folder)
-        return index
+            return index
+
+        return read_document(path, make, noun="pack", expected=(_FORMAT,), version=PACK_VERSION)
 
     def _check_consistent(self, folder: Path) -> None:
         """Raise ValueError if a default is not a bundle, or a path leads out of the pack."""

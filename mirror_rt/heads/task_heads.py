@@ -10,12 +10,12 @@ import zipfile
 import zlib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Literal, cast, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.bundle.json_document import naming, read_document
+from mirror_rt.bundle.json_document import read_document
 from mirror_rt.bundle.manifest import Dimension, Layout
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.io.atomic import write_json
@@ -188,10 +188,8 @@ class Heads:
                 f"{folder} has no task heads: mirror-rt finetune, train multitask and train burt "
                 "tune some, and mirror-rt export keeps them"
             )
-        values = read_document(
-            path, noun="folder of heads", expected=("mirror_rt heads",), version=HEADS_VERSION
-        )
-        with naming(path):
+
+        def make(values: dict[str, Any]) -> Heads:
             read: _Document = build(_Document, values)
             heads = {
                 name: _read_head(path.parent, name, described)
@@ -199,7 +197,12 @@ class Heads:
             }
             if wrong := [h.name for h in heads.values() if h.dimension != read.dimension]:
                 raise ValueError(f"the head {wrong[0]!r} takes vectors of another length")
-        return cls(read.dimension, read.pooling, heads)
+            return cls(read.dimension, read.pooling, heads)
+
+        expected = ("mirror_rt heads",)
+        return read_document(
+            path, make, noun="folder of heads", expected=expected, version=HEADS_VERSION
+        )
 
     def write(self, folder: Path) -> None:
         """Write the heads into a folder that is being made."""
