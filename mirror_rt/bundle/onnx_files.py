@@ -66,7 +66,7 @@ def describe_bundle(
     if not (variants := onnx_variants(folder)):
         Manifest.read(folder)  # its error says what the folder lacks
     try:
-        return dataclasses.replace(described, manifest=describe_plain(described, variants, pooling))
+        return describe_plain(described, variants, pooling)
     except BundleError as error:
         raise BundleError(f"{error}. Or {to_export(folder)}") from error
 

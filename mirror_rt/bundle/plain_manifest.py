@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -30,11 +31,12 @@ _FORMS: tuple[list[str], ...] = (
 
 def describe_plain(
     described: ModelDescription, variants: dict[str, Variant], pooling: PoolingChoice
-) -> Manifest:
-    """Return the manifest of ONNX files, by what the files beside them declare."""
-    folder = described.folder
-    if not (folder / Layout.tokenizer).is_file():
+) -> ModelDescription:
+    """Add the manifest of ONNX files, by what the files beside them declare, and the tokenizer."""
+    folder, path = described.folder, described.folder / Layout.tokenizer
+    if not path.is_file():
         raise BundleError(f"{folder} has ONNX files, but no {Layout.tokenizer} beside them")
+    content = path.read_bytes()  # which is larger than other documents may be
     described.check_kind("SentenceTransformer")
     if described.truncate_dim is not None:
         raise BundleError(f"{folder} declares truncate_dim, which plain ONNX files do not apply")
@@ -51,14 +53,18 @@ def describe_plain(
     values = {
         "dimension": own or _width(described) * len(poolings),
         "max_length": _max_length(described),
-        "pad_id": _pad_id(described),
+        "pad_id": _pad_id(described, path, content),
         "pooling": "+".join(poolings),
         "mask_token": described.mask_token,
         "normalize": own is None and described.names in ([], _FORMS[2]),
         "variants": {name: asdict(variant) | output for name, variant in variants.items()},
         "format": "ONNX files",
     }
-    return derived_manifest(described, values)
+    return dataclasses.replace(
+        described,
+        manifest=derived_manifest(described, values),
+        tokenizer=dataclasses.replace(described.tokenizer, content=content),
+    )
 
 
 def derived_manifest(described: ModelDescription, values: dict[str, Any]) -> Manifest:
@@ -121,8 +127,12 @@ def _max_length(described: ModelDescription) -> int:
     return min(known)
 
 
-def _pad_id(described: ModelDescription) -> int:
-    padding = _tokenizer(described.folder).get("padding")
+def _pad_id(described: ModelDescription, path: Path, content: bytes) -> int:
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{path} is not valid JSON: {error}") from error
+    padding = values.get("padding") if isinstance(values, dict) else None
     given = padding.get("pad_id") if isinstance(padding, dict) else None
     found = (whole(given), whole(described.config.get("pad_token_id")))
     return _known(described, "the token to pad with", found, "pad_token_id")
@@ -136,13 +146,3 @@ def _known(described: ModelDescription, what: str, found: Any, *names: str) -> i
     raise BundleError(
         f"{described.folder} does not declare {what} (config.json: {' or '.join(names)})"
     )
-
-
-def _tokenizer(folder: Path) -> dict[str, Any]:
-    """Parse tokenizer.json, which is larger than other documents may be."""
-    path = folder / Layout.tokenizer
-    try:
-        values = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise BundleError(f"{path} is not valid JSON: {error}") from error
-    return values if isinstance(values, dict) else {}

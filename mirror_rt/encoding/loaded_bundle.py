@@ -27,7 +27,8 @@ class LoadedBundle:
     _model: BundleModel
 
     def __init__(self, description: ModelDescription, options: LoadOptions) -> None:
-        self.description = description
+        settings = replace(description.tokenizer, content=None)  # which nobody needs any more
+        self.description = replace(description, tokenizer=settings)
         self.folder = description.folder
         self.manifest = description.bundle
         self.options = options

@@ -36,12 +36,14 @@ class TokenizerSettings:
         values: the keys of tokenizer_config.json.
         lowercase: whether texts are lower-cased first, as sentence-transformers does it.
         left: whether the beginnings of long texts are cut; None where the tokenizer's file says it.
+        content: the tokenizer's file, where it was read already.
     """
 
     name: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
     lowercase: bool = False
     left: bool | None = None
+    content: bytes | None = field(default=None, repr=False)
 
     @classmethod
     def of(

@@ -32,7 +32,8 @@ def read_tokenizer(
 
     if not path.is_file():  # reading a pipe would wait forever
         raise BundleError(f"{path} is not a regular file")
-    content = path.read_bytes()
+    read = None if settings is None else settings.content
+    content = path.read_bytes() if read is None else read
     with library_errors(f"{path} is not a tokenizer file"):
         tokenizer = Tokenizer.from_buffer(content)
     left = settings is not None and settings.left

@@ -190,11 +190,10 @@ class Source:
         """
         description, trust_remote_code = self.description, self.trust_remote_code
         folder = description.transformer
-        with as_model_error():
-            check_folder(description, trust_remote_code)
         # Weights that the folder lacks are drawn, before they are dropped or refused.
         drawn = torch.random.fork_rng(devices=[])
         with quiet_transformers(), as_model_error(folder), drawn:
+            check_folder(description, trust_remote_code)
             config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
             check_architecture(folder, config)
             if not trust_remote_code:
