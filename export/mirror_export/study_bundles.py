@@ -22,15 +22,7 @@ def open_bundles(config: StudyConfig) -> Opener:
         options = config.load_options(model)
         if pooling == "auto" and not declared_head(Source.find(model, **options).description):
             pooling = "mean"  # as `TorchEncoder.load`
-        export_bundle(
-            ExportConfig(
-                model,
-                out,
-                pooling=pooling,
-                overwrite=True,
-                **options,
-            )
-        )
+        export_bundle(ExportConfig(model, out, pooling=pooling, overwrite=True, **options))
         variant = Manifest.read(out).variants["fp32"]
         return Opened(Encoder.load(out), f"bundle {describe_parity(variant)}")
 

@@ -73,13 +73,7 @@ _BERT = Family(
     classifier=Classifier("bert.pooler.dense", "tanh"),
 )
 _IN_PARTS = Classifier("classifier.dense", "tanh", out="classifier.out_proj")
-_ROBERTA = Family(
-    attention_interface=True,
-    fused=_WHOLE,
-    pooler=True,
-    attention_output=_OUTPUT,
-    classifier=_IN_PARTS,
-)
+_ROBERTA = dataclasses.replace(_BERT, classifier=_IN_PARTS)
 
 # The family of each model_type of config.json.
 FAMILIES = {

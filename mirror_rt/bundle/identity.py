@@ -91,10 +91,7 @@ def _named_in(graph: Path, files: Iterable[Path]) -> set[Path]:
     """
     if not graph.stat().st_size:
         return set()
-    with (
-        graph.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
+    with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return {one for one in files if content.find(os.fsencode(one.name)) >= 0}
 
 

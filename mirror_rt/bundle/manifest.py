@@ -31,11 +31,7 @@ Target = Literal["cpu", "cuda", "native", "static"]
 # `static files` are those of model2vec and sentence-transformers (static_files.py).
 # A cross-encoder has a format of its own, so that every version that makes vectors refuses it.
 Format = Literal[
-    "mirror_rt encoder",
-    "mirror_rt bundle",
-    "mirror_rt cross-encoder",
-    "ONNX files",
-    "static files",
+    "mirror_rt encoder", "mirror_rt bundle", "mirror_rt cross-encoder", "ONNX files", "static files"
 ]
 BUNDLES: tuple[Format, ...] = ("mirror_rt bundle", "mirror_rt cross-encoder")
 

@@ -188,10 +188,7 @@ def _usage(manifest: Manifest, name: str | None) -> str:
     ]
     if manifest.is_static:
         return "\n\n".join([*parts, "model2vec and sentence-transformers load it, too."])
-    parts += [
-        "With onnxruntime alone:",
-        f"```python\n{_plain_usage(manifest, folder)}\n```",
-    ]
+    parts += ["With onnxruntime alone:", f"```python\n{_plain_usage(manifest, folder)}\n```"]
     # sentence-transformers supports neither these poolings nor a flow.
     flow = (manifest.recipe or {}).get("system") in ("flow", "cf")
     if not flow and {*manifest.pooling.split("+")} <= {*POOLING_FLAGS.values()}:

@@ -164,12 +164,7 @@ class TextTokenizer:
 
     @classmethod
     def from_file(
-        cls,
-        path: Path,
-        *,
-        max_length: int,
-        pad_id: int,
-        settings: TokenizerSettings | None = None,
+        cls, path: Path, *, max_length: int, pad_id: int, settings: TokenizerSettings | None = None
     ) -> Self:
         """Read a tokenizer.json with the settings beside it, and check that it works."""
         tokenizer, left = read_tokenizer(path, settings, pad_id=pad_id)

@@ -47,11 +47,7 @@ def length_groups(lengths: Rows, *, pass_cost: int) -> list[Rows]:
 
 
 def embed_batch(
-    model: torch.nn.Module,
-    batch: PaddedBatch,
-    *,
-    head: Head,
-    device: torch.device,
+    model: torch.nn.Module, batch: PaddedBatch, *, head: Head, device: torch.device
 ) -> Tensor:
     """Return the pooled embeddings [rows, D] of one padded batch, not normalised."""
     ids = torch.from_numpy(batch.input_ids).to(device)
