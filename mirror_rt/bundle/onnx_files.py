@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -42,6 +42,7 @@ def describe_bundle(
     *,
     pooling: PoolingChoice = "auto",
     formats: tuple[Format, ...] = ("mirror_rt bundle",),
+    allowed: Collection[str] = (),
 ) -> ModelDescription:
     """Describe a bundle, ONNX files or a static encoder, with a manifest of any of them.
 
@@ -49,6 +50,7 @@ def describe_bundle(
         folder: the folder.
         pooling: that of ONNX files that declare none; `auto` stands for the declared one.
         formats: the formats that mirror.json may have.
+        allowed: refused keys that the caller may follow.
 
     Raises:
         BundleError: the folder is none of these, is damaged, or does not say what must be known.
@@ -57,7 +59,7 @@ def describe_bundle(
         raise ConfigError(
             field="pooling", expected=f"one of {get_args(PoolingChoice)}", value=pooling
         )
-    described = describe_folder(folder, formats=formats)
+    described = describe_folder(folder, formats=formats, allowed=allowed)
     if described.manifest is not None:
         return described
     if described.is_static:

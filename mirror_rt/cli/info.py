@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from mirror_rt.bundle.description import STORED, ModelDescription
-from mirror_rt.bundle.manifest import Manifest, Variant
+from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.bundle.onnx_files import describe_bundle
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.bundle.resolve import resolve_bundle
@@ -41,7 +41,9 @@ class Info(Invocation):
         if is_pack(folder):
             _show_pack(folder, PackIndex.read(folder), as_json=self.json)
             return
-        described = describe_bundle(folder, formats=STORED)
+        # A tuned folder may have code of its own, which is not run here.
+        allowed = ("auto_map",) if (folder / Layout.manifest).exists() else ()
+        described = describe_bundle(folder, formats=STORED, allowed=allowed)
         manifest = described.bundle
         of_others = manifest.format not in STORED
         if not of_others:
