@@ -14,6 +14,8 @@ _MARK = "<!-- The tables below are made by tests/support/documents/ledger.py. --
 _NAMES = {
     "sentence_bert_config.json": "sentence_bert_config.json (or of another family's name)",
     "Pooling": "1_Pooling/config.json",
+    "Dense": "2_Dense/config.json",
+    "Flow": "2_Flow/config.json (of mirror_rt's own)",
 }
 
 
