@@ -23,6 +23,8 @@ logger = logging.getLogger("mirror_train")
 
 _PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _WEIGHT_FILES = (*SAFE_WEIGHTS, *_PICKLED_WEIGHTS)
+_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model",
+               "sentencepiece.bpe.model")  # fmt: skip
 # The largest size accepted for each field of a configuration, far above every published encoder.
 # Objects for each layer or label are created before any weight is read, so sizes are checked first.
 _MOST = {
@@ -60,15 +62,7 @@ def check_folder(description: ModelDescription, trust_remote_code: bool) -> None
             " to run it",
         )
     _check_weight_files(folder)
-    names = (
-        "tokenizer.json",
-        "vocab.txt",
-        "vocab.json",
-        "tokenizer.model",
-        "spiece.model",
-        "sentencepiece.bpe.model",
-    )
-    if not any((folder / name).is_file() for name in names):
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
         raise ModelError(f"{folder} has no tokenizer: expected tokenizer.json beside the model")
 
 
