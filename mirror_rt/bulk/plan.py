@@ -11,7 +11,6 @@ import numpy as np
 
 from mirror_rt.bulk.options import BulkConfig, DatasetConfig
 from mirror_rt.bundle.identity import digest_of
-from mirror_rt.bundle.onnx_files import read_manifest
 from mirror_rt.bundle.pack_index import refuse_pack
 from mirror_rt.errors import DataError, ProviderError
 from mirror_rt.inference.engines import providers_here
@@ -29,7 +28,7 @@ def find_bundle(model: str, load: LoadOptions) -> Path:
     """Return the folder of a bundle, not of a pack, that has the variant of these options."""
     folder = load.find(model)
     refuse_pack(folder)
-    read_manifest(folder, pooling=load.pooling).variant(load.stored_variant)
+    load.describe(folder).bundle.variant(load.stored_variant)
     return folder
 
 
@@ -40,7 +39,7 @@ def window_characters(folder: Path, load: LoadOptions) -> int:
     one has proportionally fewer, for less than a minute. The clock would be the obvious measure,
     but a resumed job needs the windows of the one that was killed, for they make the batches.
     """
-    variant = read_manifest(folder, pooling=load.pooling).variant(load.stored_variant)
+    variant = load.describe(folder).bundle.variant(load.stored_variant)
     graph = folder / (variant.weights or variant.file)
     # A graph may keep its weights in files beside it.
     size = sum(file.stat().st_size for file in graph.parent.glob(f"{graph.stem}.*"))
@@ -108,7 +107,7 @@ def _engine(folder: Path, load: LoadOptions) -> tuple[LoadOptions, list[str]]:
     load = resolve_openvino(load)
     if load.providers in (NATIVE, OPENVINO):
         return load, [str(load.providers)]
-    manifest = read_manifest(folder, pooling=load.pooling)
+    manifest = load.describe(folder).bundle
     try:
         return load, providers_here(folder, manifest, replace(load, allow_fallback=False))
     except ProviderError:

@@ -117,8 +117,9 @@ class ModelDescription:
         A folder whose modules.json has a pooling is that of an encoder, whatever its architecture:
         the weights of a head are left over there.
         """
-        names = self.config.get("architectures") or [""]
-        return str(names[0]).endswith("ForSequenceClassification") and len(self.modules) < 2
+        names = self.config.get("architectures")
+        first = str(names[0]) if isinstance(names, list) and names else ""
+        return first.endswith("ForSequenceClassification") and len(self.modules) < 2
 
     def check_kind(self, expected: ModelKind) -> None:
         """Raise BundleError if the folder declares another kind of model."""

@@ -15,6 +15,7 @@ from typing import Any
 _EMBEDDINGS = {"EmbedLayerNormalization": 0}
 _ATTENTION = {"Attention": 1}
 _FEED_FORWARD = {"BiasGelu": 1, "SkipLayerNormalization": 2}
+_PARTS = ("query", "key", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,50 @@ class Classifier:
 
 
 @dataclass(frozen=True, slots=True)
+class Tensors:
+    """The names that a family's checkpoints give to tensors and sizes.
+
+    Names of tensors are without the prefix of the family, and without `.weight` and `.bias`; ""
+    is for what the family does not have.
+
+    Attributes:
+        prefix: what is before all names where the model has a head.
+        words, positions, types, norm: of the embeddings.
+        projection: from the embeddings to the layers; left out where their widths are equal.
+        layer: what is before the names of a layer, with the number of its group, and of the layer
+            in that group.
+        first_norm: of a layer that normalises what enters it: the norm before its attention.
+        last_norm: of such a family: the norm behind all layers.
+        relative: the bias of the scores by distance.
+        biased: whether matrices and norms have biases.
+        layers, heads: fields of config.json that hold their numbers.
+        activation, epsilon: fields of config.json, and their values where it does not say them.
+    """
+
+    prefix: str
+    words: str = "embeddings.word_embeddings"
+    positions: str = "embeddings.position_embeddings"
+    types: str = "embeddings.token_type_embeddings"
+    norm: str = "embeddings.LayerNorm"
+    projection: str = ""
+    layer: str = "encoder.layer.{}."
+    query_key_value: tuple[str, ...] = tuple(f"attention.self.{x}" for x in _PARTS)
+    attention_out: str = "attention.output.dense"
+    attention_norm: str = "attention.output.LayerNorm"
+    inner: str = "intermediate.dense"
+    out: str = "output.dense"
+    out_norm: str = "output.LayerNorm"
+    first_norm: str = ""
+    last_norm: str = ""
+    relative: str = ""
+    biased: bool = True
+    layers: str = "num_hidden_layers"
+    heads: str = "num_attention_heads"
+    activation: tuple[str, str] = ("hidden_act", "gelu")
+    epsilon: tuple[str, float] = ("layer_norm_eps", 1e-12)
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """The properties of one encoder family.
 
@@ -50,6 +95,7 @@ class Family:
         attention_output: end of the module name of the attention's output projection, whose input
             holds the heads side by side; "" where it is not known.
         classifier: the head of its sequence classification; None where it is not known.
+        tensors: the names in its checkpoints; None where the native engine does not compute it.
     """
 
     attention_interface: bool = False
@@ -57,6 +103,7 @@ class Family:
     pooler: bool = False
     attention_output: str = ""
     classifier: Classifier | None = None
+    tensors: Tensors | None = None
 
     def expected(self, layers: int) -> dict[str, int]:
         """Return the number of each fused operator in a graph of `layers` layers with GELU."""
@@ -71,18 +118,36 @@ _BERT = Family(
     pooler=True,
     attention_output=_OUTPUT,
     classifier=Classifier("bert.pooler.dense", "tanh"),
+    tensors=Tensors("bert"),
 )
 _IN_PARTS = Classifier("classifier.dense", "tanh", out="classifier.out_proj")
-_ROBERTA = dataclasses.replace(_BERT, classifier=_IN_PARTS)
+_ROBERTA = dataclasses.replace(_BERT, classifier=_IN_PARTS, tensors=Tensors("roberta"))
 
 # The family of each model_type of config.json.
 FAMILIES = {
     "bert": _BERT,
     "albert": dataclasses.replace(
-        _BERT, attention_output="attention.dense", classifier=Classifier("albert.pooler", "tanh")
+        _BERT,
+        attention_output="attention.dense",
+        classifier=Classifier("albert.pooler", "tanh"),
+        tensors=Tensors(
+            "albert",
+            projection="encoder.embedding_hidden_mapping_in",
+            layer="encoder.albert_layer_groups.{}.albert_layers.{}.",
+            query_key_value=tuple(f"attention.{x}" for x in _PARTS),
+            attention_out="attention.dense",
+            attention_norm="attention.LayerNorm",
+            inner="ffn",
+            out="ffn_output",
+            out_norm="full_layer_layer_norm",
+            activation=("hidden_act", "gelu_new"),
+        ),
     ),
     "electra": dataclasses.replace(
-        _BERT, pooler=False, classifier=dataclasses.replace(_IN_PARTS, activation="gelu")
+        _BERT,
+        pooler=False,
+        classifier=dataclasses.replace(_IN_PARTS, activation="gelu"),
+        tensors=Tensors("electra", projection="embeddings_project"),
     ),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
@@ -92,9 +157,36 @@ FAMILIES = {
         fused=_WHOLE,
         attention_output="attention.out_lin",
         classifier=Classifier("pre_classifier", "relu"),
+        tensors=Tensors(
+            "distilbert",
+            types="",
+            layer="transformer.layer.{}.",
+            query_key_value=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+            attention_out="attention.out_lin",
+            attention_norm="sa_layer_norm",
+            inner="ffn.lin1",
+            out="ffn.lin2",
+            out_norm="output_layer_norm",
+            layers="n_layers",
+            heads="n_heads",
+            activation=("activation", "gelu"),
+        ),
     ),
     # Its relative positions bypass the interface: see mirror_export.graph.attention.
-    "mpnet": Family(fused=_WHOLE, pooler=True, attention_output="attn.o", classifier=_IN_PARTS),
+    "mpnet": Family(
+        fused=_WHOLE,
+        pooler=True,
+        attention_output="attn.o",
+        classifier=_IN_PARTS,
+        tensors=Tensors(
+            "mpnet",
+            types="",
+            query_key_value=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+            attention_out="attention.attn.o",
+            attention_norm="attention.LayerNorm",
+            relative="encoder.relative_attention_bias",
+        ),
+    ),
     # Disentangled attention has no fused operator.
     "deberta-v2": Family(
         fused=_FEED_FORWARD,
@@ -108,6 +200,24 @@ FAMILIES = {
         attention_output="attn.Wo",
         classifier=Classifier(
             "head.dense", "classifier_activation", norm="head.norm", pooling="classifier_pooling"
+        ),
+        tensors=Tensors(
+            "model",
+            words="embeddings.tok_embeddings",
+            positions="",
+            types="",
+            norm="embeddings.norm",
+            layer="layers.{}.",
+            query_key_value=("attn.Wqkv",),
+            attention_out="attn.Wo",
+            attention_norm="mlp_norm",
+            inner="mlp.Wi",
+            out="mlp.Wo",
+            first_norm="attn_norm",
+            last_norm="final_norm",
+            biased=False,
+            activation=("hidden_activation", "gelu"),
+            epsilon=("norm_eps", 1e-5),
         ),
     ),
 }

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from mirror_rt.bundle.checkpoint_files import is_checkpoint
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.onnx_files import onnx_variants
@@ -68,10 +69,13 @@ def deciding_files(folder: Path) -> list[Path]:
         return _recorded(folder)
     every = [folder / name for name in visible_files(folder)]
     graphs = {folder / variant.file for variant in onnx_variants(folder).values()}
-    is_static = describe_folder(folder).is_static
-    if not graphs and not is_static:
+    described = describe_folder(folder)
+    is_static, weights = described.is_static, is_checkpoint(described)
+    if not graphs and not weights and not is_static:
         Manifest.read(folder, None)  # its error says what the folder is instead
     found = {file for file in every if file.suffix == ".json"} | graphs
+    if weights:
+        found |= {file for file in every if file.suffix in (".safetensors", ".txt")}
     if is_static:
         return sorted(found.union(*(folder.glob(pattern) for pattern in FILES)))
     others = [file for file in every if file not in found]

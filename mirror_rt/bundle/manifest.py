@@ -29,9 +29,15 @@ Target = Literal["cpu", "cuda", "native", "static"]
 # A tuned Hugging Face folder, and the bundle that `export` makes of it; both have a mirror.json.
 # `ONNX files` are those of other publishers, whose manifest is made in memory (onnx_files.py).
 # `static files` are those of model2vec and sentence-transformers (static_files.py).
+# `safetensors files` are those of transformers and sentence-transformers (checkpoint_files.py).
 # A cross-encoder has a format of its own, so that every version that makes vectors refuses it.
 Format = Literal[
-    "mirror_rt encoder", "mirror_rt bundle", "mirror_rt cross-encoder", "ONNX files", "static files"
+    "mirror_rt encoder",
+    "mirror_rt bundle",
+    "mirror_rt cross-encoder",
+    "ONNX files",
+    "static files",
+    "safetensors files",
 ]
 BUNDLES: tuple[Format, ...] = ("mirror_rt bundle", "mirror_rt cross-encoder")
 
@@ -218,9 +224,15 @@ class Manifest:
         return any(variant.target == "static" for variant in self.variants.values())
 
     @property
+    def is_checkpoint(self) -> bool:
+        """Tell whether the native engine takes the weights from files of safetensors."""
+        return self.format == "safetensors files"
+
+    @property
     def tokenizer(self) -> str:
-        """The path of the tokenizer inside the folder: that of a static encoder is by its table."""
-        beside = PurePosixPath(self.variant().file if self.is_static else Layout.manifest)
+        """The path of the tokenizer inside the folder: beside weights that are no graph."""
+        weights = self.is_static or self.is_checkpoint
+        beside = PurePosixPath(self.variant().file if weights else Layout.manifest)
         return beside.with_name(Layout.tokenizer).as_posix()
 
     def variant(self, name: str | None = None) -> Variant:

@@ -10,15 +10,34 @@ from __future__ import annotations
 import dataclasses
 import glob
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import get_args
 
+from mirror_rt.bundle.checkpoint_files import (
+    INDEX,
+    PRECISIONS,
+    TUNED,
+    WEIGHTS,
+    describe_checkpoint,
+    is_checkpoint,
+    refuse_pickled,
+    shards_of,
+)
+from mirror_rt.bundle.classifier import describe_cross_encoder
 from mirror_rt.bundle.description import ModelDescription, describe_folder
 from mirror_rt.bundle.graph_header import read_header
 from mirror_rt.bundle.hub import download
 from mirror_rt.bundle.json_document import to_export
-from mirror_rt.bundle.manifest import Format, Layout, Manifest, Precision, Variant
+from mirror_rt.bundle.manifest import (
+    BUNDLES,
+    Format,
+    Layout,
+    Manifest,
+    Precision,
+    Variant,
+    declared_format,
+)
 from mirror_rt.bundle.plain_manifest import PoolingChoice, describe_plain
 from mirror_rt.bundle.static_files import FILES, describe_static
 from mirror_rt.errors import BundleError, ConfigError
@@ -32,25 +51,25 @@ _DESCRIPTIONS = ("*.json", "*/config.json")  # of the modules, the tokenizer and
 _SINGLE = ("fp32", "optimized", "O1", "O2", "O3")
 
 
-def read_manifest(folder: Path, *, pooling: PoolingChoice = "auto") -> Manifest:
-    """Read the manifest of an encoder, as `describe_bundle` does."""
-    return describe_bundle(folder, pooling=pooling).bundle
-
-
 def describe_bundle(
     folder: Path,
     *,
     pooling: PoolingChoice = "auto",
     formats: tuple[Format, ...] = ("mirror_rt bundle",),
     allowed: Collection[str] = (),
+    weights: bool = False,
 ) -> ModelDescription:
-    """Describe a bundle, ONNX files or a static encoder, with a manifest of any of them.
+    """Describe a bundle, or files that others published, with a manifest of any of them.
+
+    Of several, these are taken in this order: a bundle, a static encoder, ONNX files, and weights
+    in safetensors, which alone are those of a cross-encoder or of a tuned folder.
 
     Args:
         folder: the folder.
-        pooling: that of ONNX files that declare none; `auto` stands for the declared one.
+        pooling: that of files that declare none; `auto` stands for the declared one.
         formats: the formats that mirror.json may have.
         allowed: refused keys that the caller may follow.
+        weights: take weights in safetensors before ONNX files.
 
     Raises:
         BundleError: the folder is none of these, is damaged, or does not say what must be known.
@@ -59,18 +78,46 @@ def describe_bundle(
         raise ConfigError(
             field="pooling", expected=f"one of {get_args(PoolingChoice)}", value=pooling
         )
-    described = describe_folder(folder, formats=formats, allowed=allowed)
-    if described.manifest is not None:
+    described = describe_folder(folder, formats=(*formats, TUNED), allowed=allowed)
+    tuned = described.manifest is not None and described.manifest.format == TUNED
+    if described.manifest is not None and (not tuned or TUNED in formats):
         return described
     if described.is_static:
         manifest = describe_static(described)
         return dataclasses.replace(described, manifest=manifest, tokenizer=TokenizerSettings())
-    if not (variants := onnx_variants(folder)):
-        Manifest.read(folder)  # its error says what the folder lacks
+    variants = {} if tuned else onnx_variants(folder)
+    pairs = described.is_classifier and "mirror_rt cross-encoder" in formats
+    weights = is_checkpoint(described) and (weights or pairs or not variants)
+    if not variants and not weights:
+        refuse_pickled(described)
+        Manifest.read(folder, formats)  # its error says what the folder lacks
+    described = _with_tokenizer(described, described.transformer if weights else folder)
     try:
-        return describe_plain(described, variants, pooling)
+        if pairs or "mirror_rt bundle" not in formats:
+            manifest = describe_cross_encoder(described)
+        elif weights:
+            manifest = describe_checkpoint(described, pooling)
+        else:
+            manifest = describe_plain(described, variants, pooling)
+        return dataclasses.replace(described, manifest=manifest)
     except BundleError as error:
         raise BundleError(f"{error}. Or {to_export(folder)}") from error
+
+
+def _with_tokenizer(described: ModelDescription, folder: Path) -> ModelDescription:
+    """Read tokenizer.json, which is larger than other documents may be, once for all."""
+    path = folder / Layout.tokenizer
+    content = path.read_bytes() if path.is_file() else None
+    settings = dataclasses.replace(described.tokenizer, content=content)
+    return dataclasses.replace(described, tokenizer=settings)
+
+
+def scores_pairs(folder: Path) -> bool:
+    """Return whether a folder is that of a cross-encoder: a bundle, or weights in safetensors."""
+    if declared_format(folder) in BUNDLES:
+        return declared_format(folder) == "mirror_rt cross-encoder"
+    described = describe_folder(folder)
+    return described.is_classifier and is_checkpoint(described)
 
 
 def onnx_variants(folder: Path) -> dict[str, Variant]:
@@ -88,33 +135,60 @@ def onnx_variants(folder: Path) -> dict[str, Variant]:
     return {name: Variant(file, _precision(name), "cpu") for name, file in found.items()}
 
 
-def download_onnx(
-    name: str, *, revision: str, offline: bool, variants: Sequence[str | None] | None
+def download_files(
+    name: str,
+    *,
+    revision: str,
+    offline: bool,
+    variants: Sequence[str | None] | None,
+    weights: bool = False,
 ) -> Path:
-    """Download a static encoder, or plain ONNX files with only the graphs of `variants`."""
-    folder = download(name, revision=revision, offline=offline, error=BundleError,
-                      allow=[*_DESCRIPTIONS])  # fmt: skip
-    if describe_folder(folder).is_static:
+    """Download what others published: plain ONNX files, a static encoder, or a checkpoint.
+
+    Of ONNX files it downloads only the graphs of `variants`; with `weights`, weights in safetensors
+    come before them.
+    """
+
+    def fetch(*files: str) -> Path:
         return download(name, revision=revision, offline=offline, error=BundleError,
-                        allow=[*_DESCRIPTIONS, *FILES])  # fmt: skip
+                        allow=[*_DESCRIPTIONS, *files])  # fmt: skip
+
+    folder = fetch()
+    if describe_folder(folder).is_static:
+        return fetch(*FILES)
+    if weights and (found := _fetch_checkpoint(fetch)) is not None:
+        return found
     for variant in [None] if variants is None else variants:
         for file in _places(variant):
-            folder = download(name, revision=revision, offline=offline, error=BundleError,
-                              allow=[*_DESCRIPTIONS, file])  # fmt: skip
+            folder = fetch(file)
             if (folder / file).is_file():
                 # The graph names the files of its weights, which publishers name as they like.
-                weights = read_header(folder / file).external
-                beside = [glob.escape(Path(file).with_name(one).as_posix()) for one in weights]
-                folder = download(name, revision=revision, offline=offline, error=BundleError,
-                                  allow=[*_DESCRIPTIONS, file, *beside])  # fmt: skip
+                external = read_header(folder / file).external
+                beside = [glob.escape(Path(file).with_name(one).as_posix()) for one in external]
+                folder = fetch(file, *beside)
                 break
         else:
+            made = variant in (None, *PRECISIONS)  # of weights, while they are loaded
+            if made and (found := _fetch_checkpoint(fetch)) is not None:
+                return found
             wanted = "ONNX graph" if variant is None else f"ONNX graph of the variant {variant!r}"
             raise BundleError(
-                f"{name} holds neither a bundle ({Layout.manifest}) nor an {wanted}; "
-                + to_export(name)
+                f"{name} holds neither a bundle ({Layout.manifest}), nor an {wanted}, nor weights "
+                f"in safetensors; " + to_export(name)
             )
     return folder
+
+
+def _fetch_checkpoint(fetch: Callable[..., Path]) -> Path | None:
+    """Fetch the weights in safetensors and what is beside them; None where there are none."""
+    folder = fetch()
+    place = describe_folder(folder).transformer.relative_to(folder)
+    files = [(place / name).as_posix() for name in (WEIGHTS, INDEX, "vocab.txt")]
+    folder = fetch(*files)
+    if (folder / place / INDEX).is_file() and not (folder / place / WEIGHTS).is_file():
+        shards = [(place / name).as_posix() for name in shards_of(folder / place / INDEX)]
+        folder = fetch(*files, *map(glob.escape, shards))
+    return folder if is_checkpoint(describe_folder(folder)) else None
 
 
 def _places(variant: str | None) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.families import WIDTHS, positions
 from mirror_rt.bundle.graph_header import read_header
 from mirror_rt.bundle.json_document import naming
-from mirror_rt.bundle.manifest import Layout, Manifest, PoolingMode, Variant
+from mirror_rt.bundle.manifest import Format, Layout, Manifest, PoolingMode, Variant
 from mirror_rt.errors import BundleError, ConfigError, Setting
 
 PoolingChoice = Literal[
@@ -31,43 +30,61 @@ _FORMS: tuple[list[str], ...] = (
 
 def describe_plain(
     described: ModelDescription, variants: dict[str, Variant], pooling: PoolingChoice
-) -> ModelDescription:
-    """Add the manifest of ONNX files, by what the files beside them declare, and the tokenizer."""
-    folder, path = described.folder, described.folder / Layout.tokenizer
-    if not path.is_file():
+) -> Manifest:
+    """Return the manifest of ONNX files, by what the files beside them declare."""
+    folder = described.folder
+    if described.tokenizer.content is None:
         raise BundleError(f"{folder} has ONNX files, but no {Layout.tokenizer} beside them")
-    content = path.read_bytes()  # which is larger than other documents may be
-    described.check_kind("SentenceTransformer")
-    if described.truncate_dim is not None:
-        raise BundleError(f"{folder} declares truncate_dim, which plain ONNX files do not apply")
-    if described.names not in _FORMS:
-        raise BundleError(
-            f"{folder / MODULES} declares {', '.join(described.names)}: of plain ONNX files, a "
-            "Transformer, a Pooling and a Normalize can be run"
-        )
     own = _own_vector(folder, next(iter(variants.values())))
     if own is not None and described.modules:
         own = None  # modules.json says what becomes of the vectors of tokens
+    return of_declared(described, variants, pooling, "ONNX files", own=own)
+
+
+def of_declared(
+    described: ModelDescription,
+    variants: dict[str, Variant],
+    pooling: PoolingChoice,
+    kind: Format,
+    *,
+    own: int | None = None,
+) -> Manifest:
+    """Return the manifest of an encoder of texts, by what its folder declares.
+
+    `own` is the length of the text vectors that a graph gives itself; None if it gives none.
+    """
+    folder = described.folder
+    described.check_kind("SentenceTransformer")
+    if described.truncate_dim is not None:
+        raise BundleError(f"{folder} declares truncate_dim, which {kind} do not apply")
+    if described.names not in _FORMS:
+        raise BundleError(
+            f"{folder / MODULES} declares {', '.join(described.names)}: of {kind}, a "
+            "Transformer, a Pooling and a Normalize can be run"
+        )
     output: dict[str, Any] = {} if own is None else {"graph": {"output": TEXT_OUTPUT}}
     poolings = _chosen(described, pooling, own is not None)
-    values = {
-        "dimension": own or _width(described) * len(poolings),
-        "max_length": _max_length(described),
-        "pad_id": _pad_id(described, path, content),
-        "pooling": "+".join(poolings),
-        "mask_token": described.mask_token,
-        "normalize": own is None and described.names in ([], _FORMS[2]),
-        "variants": {name: asdict(variant) | output for name, variant in variants.items()},
-        "format": "ONNX files",
-    }
-    return dataclasses.replace(
+    return derived_manifest(
         described,
-        manifest=derived_manifest(described, values),
-        tokenizer=dataclasses.replace(described.tokenizer, content=content),
+        dimension=own or width(described) * len(poolings),
+        **tokens_of(described),
+        pooling="+".join(poolings),
+        normalize=own is None and described.names in ([], _FORMS[2]),
+        variants={name: asdict(variant) | output for name, variant in variants.items()},
+        format=kind,
     )
 
 
-def derived_manifest(described: ModelDescription, values: dict[str, Any]) -> Manifest:
+def tokens_of(described: ModelDescription) -> dict[str, Any]:
+    """Return what a folder with a transformer declares of its tokens."""
+    return {
+        "max_length": _max_length(described),
+        "pad_id": _pad_id(described),
+        "mask_token": described.mask_token,
+    }
+
+
+def derived_manifest(described: ModelDescription, **values: Any) -> Manifest:
     """Make the manifest of files of others, of the values that their kind decides, and the rest."""
     rest = {
         "base_model": {"name": described.folder.resolve().name},
@@ -114,7 +131,8 @@ def _chosen(
     return (pooling,)
 
 
-def _width(described: ModelDescription) -> int:
+def width(described: ModelDescription) -> int:
+    """Return the length of a token vector."""
     found = (whole(described.config.get(name)) for name in WIDTHS)
     return _known(described, "the length of a token vector", found, *WIDTHS)
 
@@ -127,14 +145,11 @@ def _max_length(described: ModelDescription) -> int:
     return min(known)
 
 
-def _pad_id(described: ModelDescription, path: Path, content: bytes) -> int:
-    try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise BundleError(f"{path} is not valid JSON: {error}") from error
-    padding = values.get("padding") if isinstance(values, dict) else None
+def _pad_id(described: ModelDescription) -> int:
+    declared = whole(described.config.get("pad_token_id"))
+    padding = _tokenizer(described).get("padding")
     given = padding.get("pad_id") if isinstance(padding, dict) else None
-    found = (whole(given), whole(described.config.get("pad_token_id")))
+    found = (whole(given), declared)
     return _known(described, "the token to pad with", found, "pad_token_id")
 
 
@@ -146,3 +161,14 @@ def _known(described: ModelDescription, what: str, found: Any, *names: str) -> i
     raise BundleError(
         f"{described.folder} does not declare {what} (config.json: {' or '.join(names)})"
     )
+
+
+def _tokenizer(described: ModelDescription) -> dict[str, Any]:
+    """Parse tokenizer.json; empty where there is none."""
+    content = described.tokenizer.content
+    try:
+        values = {} if content is None else json.loads(content)
+    except (ValueError, RecursionError) as error:
+        path = described.transformer / Layout.tokenizer
+        raise BundleError(f"{path} is not valid JSON: {error}") from error
+    return values if isinstance(values, dict) else {}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mirror_rt.bundle.hub import download, download_graphs, is_hub_name, refuse_revision
 from mirror_rt.bundle.manifest import Layout
-from mirror_rt.bundle.onnx_files import download_onnx
+from mirror_rt.bundle.onnx_files import download_files
 from mirror_rt.bundle.ready_models import READY_MODELS, find_ready_model, ready_bundle
 from mirror_rt.errors import BundleError
 from mirror_rt.io.atomic import files_under
@@ -25,12 +25,14 @@ def resolve_bundle(
     revision: str | None,
     offline: bool,
     variants: Sequence[str | None] | None = None,
+    weights: bool = False,
 ) -> Path:
     """Return the folder of a bundle, or of plain ONNX files, that is given by path or by name.
 
     A name is that of a ready model (`READY_MODELS`), or owner/name on a model hub; a folder comes
     before a name. `variants` are the graphs to download (None in the list is the default one); None
-    for all. With `offline`, it looks in the caches and among the installed packages alone.
+    for all. With `weights`, those in safetensors come before graphs. With `offline`, it looks in
+    the caches and among the installed packages alone.
     """
     path, name = Path(path_or_name), str(path_or_name)
     if path.exists():
@@ -50,7 +52,9 @@ def resolve_bundle(
     # Take the other files from the same commit, even if a new one was pushed meanwhile.
     if (top / Layout.manifest).is_file():
         return download_graphs(name, top, offline=offline, error=BundleError, variants=variants)
-    return download_onnx(name, revision=top.name, offline=offline, variants=variants)
+    return download_files(
+        name, revision=top.name, offline=offline, variants=variants, weights=weights
+    )
 
 
 def file_states(folder: Path) -> FileStates:

@@ -68,7 +68,7 @@ def describe_static(described: ModelDescription) -> Manifest:
         },
         "format": "static files",
     }
-    return derived_manifest(described, values)
+    return derived_manifest(described, **values)
 
 
 def table_of(path: Path) -> tuple[str, list[int]]:

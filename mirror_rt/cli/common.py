@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_args, get_type_hints
 
+from mirror_rt.bundle.checkpoint_files import is_checkpoint
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.hub import hub_library
 from mirror_rt.bundle.json_document import to_export
@@ -90,7 +91,12 @@ def _needs_no_torch(path: Path) -> bool:
     if not path.exists():
         return find_spec("torch") is None
     weights = [*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")]
-    return describe_folder(path).is_static or (bool(onnx_variants(path)) and not weights)
+    described = describe_folder(path)
+    return (
+        described.is_static
+        or (bool(onnx_variants(path)) and not weights)
+        or (find_spec("torch") is None and is_checkpoint(described))
+    )
 
 
 @contextlib.contextmanager

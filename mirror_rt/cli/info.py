@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 from mirror_rt.bundle.description import STORED, ModelDescription
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
-from mirror_rt.bundle.onnx_files import describe_bundle
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.cli.common import BundleOrPack, HubOptions, fill_table, format_table
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Help
 from mirror_rt.heads.task_heads import Heads
+from mirror_rt.inference.load_options import LoadOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Info(Invocation):
             return
         # A tuned folder may have code of its own, which is not run here.
         allowed = ("auto_map",) if (folder / Layout.manifest).exists() else ()
-        described = describe_bundle(folder, formats=STORED, allowed=allowed)
+        described = LoadOptions().describe(folder, formats=STORED, allowed=allowed)
         manifest = described.bundle
         of_others = manifest.format not in STORED
         if not of_others:

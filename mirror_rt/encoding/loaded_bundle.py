@@ -10,11 +10,11 @@ from typing import Any, Self
 
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.manifest import BUNDLES, Manifest, Variant
-from mirror_rt.bundle.onnx_files import describe_bundle
 from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.errors import ConfigError, MirrorError, Setting
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.devices import device_name
+from mirror_rt.inference.engines import ENGINE_POOLINGS
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.pipeline import Pipeline
@@ -61,7 +61,7 @@ class LoadedBundle:
     @classmethod
     def _describe(cls, folder: Path, options: LoadOptions) -> ModelDescription:
         """Describe a bundle of the kind that is loaded."""
-        return describe_bundle(folder, pooling=options.pooling)
+        return options.describe(folder)
 
     @property
     def providers(self) -> list[str]:
@@ -130,9 +130,10 @@ class LoadedBundle:
 
 
 def open_model(folder: Path, manifest: Manifest, options: LoadOptions) -> BundleModel:
-    """Open the graph of a bundle, or of plain ONNX files."""
-    if manifest.format in BUNDLES or manifest.is_static:
-        if options.pooling != "auto":
+    """Open the model of a bundle, or of the files that others published."""
+    pooled = manifest.is_checkpoint and manifest.pooling in ENGINE_POOLINGS
+    if manifest.format in BUNDLES or manifest.is_static or pooled:
+        if options.pooling != "auto" and not pooled:
             raise ConfigError(
                 Setting("pooling", options.pooling),
                 f": {folder} is a bundle, its pooling is in the graph",

@@ -321,7 +321,9 @@ def memory_of(folder: Path, manifest: Manifest, variant: str | None) -> int:
     """Return about how many bytes a bundle takes: its graph's files and its loaded tokenizer."""
     graph, files = manifest.variant(variant).file, manifest.files_of([variant])
     sizes = {name: record.bytes for name, record in files.items()}
-    for name in [] if files else (graph, f"{graph}_data", Layout.tokenizer):  # plain ONNX
+    beside = [path.name for path in folder.glob("*.safetensors")] if manifest.is_checkpoint else []
+    # Of files without a manifest, the weights may be in others that the graph names.
+    for name in [] if files else {graph, f"{graph}_data", Layout.tokenizer, *beside}:
         with contextlib.suppress(OSError):
             sizes[name] = (folder / name).stat().st_size
     return sum(sizes.values()) + (_TOKENIZER_GROWTH - 1) * sizes.get(Layout.tokenizer, 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_rt import _core
+from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.file_records import verifying
 from mirror_rt.bundle.manifest import BUNDLES, Manifest, Precision, Variant
 from mirror_rt.errors import BundleError, ConfigError, MissingDependencyError, Setting
@@ -26,9 +27,11 @@ from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.inference.shared_libraries import nvidia_cards
 
 if TYPE_CHECKING:
-    from mirror_rt.inference.native.runner import Recognised
+    from mirror_rt.inference.native.engine_model import EngineModel
 
 _PRECISIONS: dict[str, Precision] = {"fp32": "fp32", "bf16": "bf16", "int8": "int8"}
+# The poolings of the native engine; others are computed of its vectors of tokens.
+ENGINE_POOLINGS = ("mean", "cls", "max")
 _HINT = "the native engine cannot run it, onnxruntime can: pip install 'mirror-rt[cpu]'"
 
 
@@ -55,7 +58,7 @@ def attempts(options: LoadOptions) -> list[list[str]]:
 
 def find_native(
     folder: Path, manifest: Manifest, options: LoadOptions
-) -> tuple[LoadOptions, Recognised] | str:
+) -> tuple[LoadOptions, EngineModel] | str:
     """Find out whether the native engine can take the place of onnxruntime on the CPU.
 
     Returns:
@@ -95,7 +98,7 @@ def _why_not(manifest: Manifest, variant: Variant, options: LoadOptions) -> str 
 
 
 def open_native(
-    folder: Path, manifest: Manifest, options: LoadOptions, encoder: Recognised | None = None
+    folder: Path, manifest: Manifest, options: LoadOptions, encoder: EngineModel | None = None
 ) -> tuple[LoadedGraph, Variant]:
     """Open the fp32 graph of a bundle in the native engine.
 
@@ -110,7 +113,7 @@ def open_native(
         ConfigError: the variant or an option does not go with the engine.
         BundleError: the bundle has no fp32 graph, or it is not one that the engine can run.
     """
-    from mirror_rt.inference.native.onnx_graph import UnsupportedGraphError
+    from mirror_rt.inference.native.engine_model import UnsupportedModelError
     from mirror_rt.inference.native.runner import NativeRunner
 
     for option in options.for_cards:
@@ -124,41 +127,48 @@ def open_native(
         with verifying(folder, files):
             encoder = encoder or _recognise(folder, manifest, variant)
             return NativeRunner(encoder, variant.precision, options), variant
-    except UnsupportedGraphError as error:
-        raise BundleError(f"{error}; {_HINT}") from error
+    except UnsupportedModelError as error:
+        raise BundleError(str(error) if manifest.is_checkpoint else f"{error}; {_HINT}") from error
 
 
 def _native_variant(folder: Path, manifest: Manifest, name: str | None) -> Variant:
     """Return the variant of the manifest, or one made of its fp32 graph."""
-    from mirror_rt.inference.native.onnx_graph import UnsupportedGraphError
+    from mirror_rt.inference.native.engine_model import UnsupportedModelError
 
     precision = _PRECISIONS.get((name or "fp32").removesuffix("-native"))
     if precision is None:
         raise ConfigError(
             f"variant {name!r}: the provider native runs {', '.join(_PRECISIONS)}, made of fp32"
         )
+    if manifest.is_checkpoint:
+        return manifest.variants[precision]
     if (compared := manifest.variants.get(f"{precision}-native")) is not None:
         return compared
     for variant in manifest.variants.values():
         if (variant.precision, variant.target) == ("fp32", "cpu"):
             return replace(variant, precision=precision, target="native", parity=None)
-    raise UnsupportedGraphError(f"{folder} has no fp32 graph for the CPU")
+    raise UnsupportedModelError(f"{folder} has no fp32 graph for the CPU")
 
 
-def _recognise(folder: Path, manifest: Manifest, variant: Variant) -> Recognised:
+def _recognise(folder: Path, manifest: Manifest, variant: Variant) -> EngineModel:
     """Recognise the encoder of a bundle, whose vectors are those that its manifest describes."""
-    from mirror_rt.inference.native.onnx_graph import UnsupportedGraphError
+    from mirror_rt.inference.native.engine_model import UnsupportedModelError
     from mirror_rt.inference.native.runner import recognise
 
+    if manifest.is_checkpoint:
+        from mirror_rt.inference.native.checkpoint import read_checkpoint
+
+        pooling = manifest.pooling if manifest.pooling in ENGINE_POOLINGS else "mean"
+        return read_checkpoint(describe_folder(folder), manifest.max_length, pooling)
     encoder = recognise(folder / variant.file, manifest.max_length)
     if manifest.pad_to is not None or manifest.dimension != encoder.hidden:
-        raise UnsupportedGraphError(f"{folder} pads texts, or shortens their vectors")
+        raise UnsupportedModelError(f"{folder} pads texts, or shortens their vectors")
     return encoder
 
 
 def providers_here(folder: Path, manifest: Manifest, options: LoadOptions) -> list[str]:
     """Return the providers that the options lead to on this machine, without loading the bundle."""
-    if manifest.is_static:
+    if manifest.is_static or manifest.is_checkpoint:
         return [NATIVE]
     for providers in attempts(options):
         if on_card(providers[0]) and nvidia_cards() == 0:

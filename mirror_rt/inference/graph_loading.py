@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mirror_rt.bundle.file_records import verifying
+from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Manifest, Variant
 from mirror_rt.errors import ConfigError, MissingDependencyError, Setting
 from mirror_rt.inference.devices import choose_devices, device_name, memory_of, with_options
@@ -52,6 +53,8 @@ def open_variant(
     """Open a graph of a bundle under the best provider that starts, on each of its devices."""
     if manifest.is_static:
         return open_static(folder, manifest, options)
+    if manifest.is_checkpoint:
+        return _open_checkpoint(folder, manifest, options)
     if options.providers == OPENVINO:
         from mirror_rt.inference.openvino.runner import resolve_openvino
 
@@ -68,6 +71,20 @@ def open_variant(
     logger.info("%s runs under %s on %s: %s", runner.graph, best, where, runner.why)
     if asked == "auto" and best in (CPU, NATIVE) and logger.isEnabledFor(logging.INFO):
         _mention_openvino()
+    return runner, variant
+
+
+def _open_checkpoint(
+    folder: Path, manifest: Manifest, options: LoadOptions
+) -> tuple[LoadedGraph, Variant]:
+    """Open weights in safetensors in the native engine, which alone computes them."""
+    if options.providers not in ("auto", "cpu", NATIVE):
+        raise ConfigError(
+            Setting("providers", options.providers),
+            f" needs a graph, and {folder} has none; {to_export(folder)}",
+        )
+    runner, variant = open_native(folder, manifest, options)
+    runner.why = "the native engine takes weights in safetensors as they are"
     return runner, variant
 
 
@@ -285,6 +302,6 @@ def _choose(folder: Path, manifest: Manifest, name: str | None, provider: str) -
 
 
 def _runs(folder: Path, variant: Variant, provider: str) -> bool:
-    return (variant.target == "cpu" or provider not in (CPU, NATIVE, OPENVINO)) and (
-        folder / variant.file
-    ).is_file()
+    fits = variant.target == "cpu" or provider not in (CPU, NATIVE, OPENVINO)
+    fits = fits or variant.target == provider == NATIVE
+    return fits and (folder / variant.file).is_file()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast, get_args
 
+from mirror_rt.bundle.description import ModelDescription
+from mirror_rt.bundle.manifest import Format
+from mirror_rt.bundle.onnx_files import describe_bundle
 from mirror_rt.bundle.plain_manifest import PoolingChoice
 from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.cpus import cpu_budget
@@ -129,7 +133,28 @@ class LoadOptions:
             revision=self.revision,
             offline=self.offline,
             variants=[self.stored_variant],
+            weights=self.takes_weights,
         )
+
+    def describe(
+        self,
+        folder: Path,
+        formats: tuple[Format, ...] = ("mirror_rt bundle",),
+        allowed: Collection[str] = (),
+    ) -> ModelDescription:
+        """Describe a folder by the files that these options take; errors as `describe_bundle`."""
+        return describe_bundle(
+            folder,
+            pooling=self.pooling,
+            formats=formats,
+            allowed=allowed,
+            weights=self.takes_weights,
+        )
+
+    @property
+    def takes_weights(self) -> bool:
+        """Whether of weights in safetensors and ONNX files beside them the weights are taken."""
+        return self.providers == NATIVE or find_spec("onnxruntime") is None
 
     def session_options(self, onnxruntime: Any) -> Any:
         """Return the `SessionOptions` of onnxruntime that these options ask for."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +25,7 @@ from mirror_rt.schema import build
 Array = npt.NDArray[Any]
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1", "U8": "u1",
           "I16": "<i2", "I32": "<i4", "I64": "<i8"}  # fmt: skip
+_FLOATS = ("F32", "F16", "BF16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,78 @@ def read_tensors(path: Path, names: Collection[str] | None = None) -> dict[str, 
                 array = (array.astype(np.uint32) << 16).view(np.float32)
             found[name] = array
     return found
+
+
+class MappedTensors:
+    """The tensors of one or several files, mapped: what is not asked for is not read.
+
+    Args:
+        path: the file that names the others, or the only one.
+        files: all files of tensors.
+        named: returns the name that a tensor gets here for the one that it is stored by.
+
+    Raises:
+        BundleError: a file is not whole, or two tensors get one name.
+    """
+
+    def __init__(
+        self, path: Path, files: Collection[Path], named: Callable[[str], str] = str
+    ) -> None:
+        self.path = path
+        self._maps: list[mmap.mmap] = []
+        self._found: dict[str, tuple[mmap.mmap, int, _Entry]] = {}
+        for one in files:
+            if not one.is_file():  # reading a pipe would wait forever
+                raise BundleError(f"{path} names {one.name}, which is not there: fetch all files")
+            with one.open("rb") as file:
+                entries, begin = _entries(one, file)
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._maps.append(mapped)
+            for stored, entry in entries.items():
+                name = named(stored)
+                if name in self._found:
+                    raise BundleError(f"{one} has {stored[:80]}, and {name[:80]} is there already")
+                self._found[name] = mapped, begin, entry
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of all tensors."""
+        return self._found.keys()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor of floating-point numbers; BundleError without one."""
+        if name not in self._found:
+            raise BundleError(
+                f"{self.path} lacks the tensor {name[:80]}, which the config.json beside it asks "
+                "for: take the whole folder of the model"
+            )
+        entry = self._found[name][2]
+        if entry.dtype not in _FLOATS:
+            raise BundleError(
+                f"{self.path}: {name[:80]} is of type {entry.dtype}, expected one of "
+                f"{', '.join(_FLOATS)}: take the folder of the model that is not quantised"
+            )
+        return tuple(entry.shape)
+
+    def floats(self, name: str) -> npt.NDArray[np.float32]:
+        """Return a tensor as float32, which is the mapped one where it is stored so."""
+        shape = self.shape(name)
+        mapped, begin, entry = self._found[name]
+        array: Array = np.frombuffer(
+            mapped, _TYPES[entry.dtype], math.prod(shape), begin + entry.data_offsets[0]
+        )
+        if entry.dtype == "BF16":  # the upper half of a float32
+            wide = array.astype(np.uint32)
+            wide <<= 16
+            array = wide.view(np.float32)
+        array = array.astype(np.float32, copy=False).reshape(shape)
+        return array if array.flags.aligned else array.copy()
+
+    def release(self) -> None:
+        """Tell the system that the pages that were read are not needed soon."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            for mapped in self._maps:
+                mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, npt.NDArray[np.float32]]) -> None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack, get_args
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.bundle.description import ModelDescription, describe_folder
-from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.encoding.loaded_bundle import LoadedBundle, open_model
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
@@ -97,7 +96,7 @@ class Reranker(LoadedBundle):
         self.labels = tuple(head.described.labels)
         self.activation: ScoreActivation = head.described.activation
         tokenizer = PairTokenizer.from_file(
-            folder / Layout.tokenizer,
+            folder / manifest.tokenizer,
             max_length=manifest.max_length,
             pad_id=manifest.pad_id,
             settings=description.tokenizer,
@@ -124,8 +123,7 @@ class Reranker(LoadedBundle):
 
     @classmethod
     def _describe(cls, folder: Path, options: LoadOptions) -> ModelDescription:
-        manifest = Manifest.read(folder, "mirror_rt cross-encoder")
-        return describe_folder(folder, manifest=manifest)
+        return options.describe(folder, formats=("mirror_rt cross-encoder",))
 
     @property
     def num_labels(self) -> int:

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mirror_rt.bundle.classifier import read_head
+from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.score_layers import ScoreLayer, ScoreLayers
 from mirror_rt.errors import BundleError
@@ -83,7 +85,10 @@ class ScoreHead:
 
     @classmethod
     def read(cls, folder: Path, manifest: Manifest) -> ScoreHead:
-        """Read the head of a cross-encoder's bundle."""
+        """Read the head of a cross-encoder."""
+        if manifest.is_checkpoint:
+            head = read_head(describe_folder(folder))
+            return cls(head.described, pack_layers(head.weights))
         described, path = manifest.scores, folder / Layout.scores
         if described is None:
             raise BundleError(f"{folder} is no cross-encoder: its manifest has no scores")

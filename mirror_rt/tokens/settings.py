@@ -6,9 +6,14 @@ tokenizer and how it normalises texts and cuts them into words, where the class 
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+from mirror_rt.errors import BundleError
+from mirror_rt.io.limits import DECLARED
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -25,6 +30,13 @@ _OF_FAMILY = {
     "albert": "AlbertTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
 }  # fmt: skip
+
+# The classes whose tokenizers are known by their vocabulary, and their special tokens.
+_OF_VOCABULARY = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
+_SPECIAL = (("unk", "[UNK]"), ("sep", "[SEP]"), ("pad", "[PAD]"), ("cls", "[CLS]"),
+            ("mask", "[MASK]"))  # fmt: skip
+# The classes that tell the two texts of a pair apart, unless model_input_names says otherwise.
+TYPED = frozenset({"BertTokenizer", "DebertaTokenizer", "DebertaV2Tokenizer", "ElectraTokenizer"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +67,72 @@ class TokenizerSettings:
         side = values.get("truncation_side")
         return cls(name, values, lowercase, None if side is None else side == "left")
 
+    def read_vocabulary(self, path: Path) -> Tokenizer:
+        """Make the tokenizer of a vocab.txt, as BertTokenizer makes it; `apply` goes on from there.
+
+        Raises:
+            BundleError: the class is another one, or a special token is not in the vocabulary.
+        """
+        from tokenizers import AddedToken, Tokenizer, models, processors
+
+        added = self.values.get("added_tokens_decoder") or {}
+        special = {
+            name: _token(self.values.get(f"{name}_token", token)) for name, token in _SPECIAL
+        }
+        names = {token["content"]: token for token in special.values()}
+        vocabulary = {
+            line.rstrip("\n"): number for number, line in enumerate(_lines(path, self.name))
+        }
+        more = {str(_token(one)["content"]) for one in added.values()} - names.keys()
+        missing = sorted(str(name) for name in (names.keys() - vocabulary.keys()) | more)
+        if missing or path.with_name("added_tokens.json").is_file():
+            raise BundleError(
+                f"{path} does not hold all tokens ({', '.join(missing) or 'added_tokens.json'}): "
+                "save the tokenizer with transformers, which writes tokenizer.json"
+            )
+        first, last = special["cls"]["content"], special["sep"]["content"]
+        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=special["unk"]["content"]))
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{first}:0 $A:0 {last}:0",
+            pair=f"{first}:0 $A:0 {last}:0 $B:1 {last}:1",
+            special_tokens=[(token, vocabulary[token]) for token in (first, last)],
+        )
+        tokenizer.add_special_tokens([AddedToken(**token) for token in special.values()])
+        return tokenizer
+
     def apply(self, tokenizer: Tokenizer) -> None:
         """Change a tokenizer as transformers and sentence-transformers do."""
         if made := _CLASSES.get(self.name):
             made(tokenizer, self.values)
         if self.lowercase:
             lowercase_first(tokenizer)
+
+
+def _lines(path: Path, name: str) -> list[str]:
+    """Return the lines of a vocabulary of WordPiece."""
+    if name not in _OF_VOCABULARY:
+        raise BundleError(
+            f"{path} is the vocabulary of a {name or 'tokenizer'}, and without tokenizer.json that "
+            f"of a {' or '.join(_OF_VOCABULARY)} alone is known: save the tokenizer with "
+            "transformers, which writes tokenizer.json"
+        )
+    try:
+        with path.open(encoding="utf-8") as file:
+            content = file.read(DECLARED + 1)
+    except ValueError as error:
+        raise BundleError(f"{path} is not a vocabulary: {error}") from error
+    if len(content) > DECLARED:
+        raise BundleError(f"{path} has more than {DECLARED:,} characters")
+    return io.StringIO(content).readlines()
+
+
+def _token(value: Any) -> dict[str, Any]:
+    """Return the arguments of a special token, which is a string or an object with options."""
+    if not isinstance(value, dict):
+        return {"content": str(value), "normalized": False, "special": True}
+    flags = ("lstrip", "rstrip", "single_word", "normalized")
+    given = {name: bool(value[name]) for name in flags if name in value}
+    return {"content": str(value.get("content")), "special": True, **given}
 
 
 def lowercase_first(tokenizer: Tokenizer) -> None:

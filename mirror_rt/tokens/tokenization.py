@@ -166,7 +166,7 @@ class TextTokenizer:
     def from_file(
         cls, path: Path, *, max_length: int, pad_id: int, settings: TokenizerSettings | None = None
     ) -> Self:
-        """Read a tokenizer.json with the settings beside it, and check that it works."""
+        """Read a tokenizer.json, or a vocab.txt, with its settings, and check that it works."""
         tokenizer, left = read_tokenizer(path, settings, pad_id=pad_id)
         try:
             return cls(tokenizer, max_length=max_length, pad_id=pad_id, copy=False, left=left)

@@ -25,17 +25,23 @@ def read_tokenizer(
 ) -> tuple[Tokenizer, bool]:
     """Return the tokenizer of a file, and whether long texts lose their beginnings.
 
+    Where there is no such file, a vocab.txt beside its place is enough for WordPiece.
+
     Raises:
         BundleError: the file is damaged, or does not go with `pad_id`.
     """
     from tokenizers import Tokenizer  # takes a quarter of the time of importing mirror_rt
 
-    if not path.is_file():  # reading a pipe would wait forever
-        raise BundleError(f"{path} is not a regular file")
-    read = None if settings is None else settings.content
-    content = path.read_bytes() if read is None else read
-    with library_errors(f"{path} is not a tokenizer file"):
-        tokenizer = Tokenizer.from_buffer(content)
+    content = None if settings is None else settings.content
+    vocabulary = path.with_name("vocab.txt")
+    if settings is not None and not path.exists() and vocabulary.is_file():
+        content, tokenizer = b"", settings.read_vocabulary(vocabulary)
+    else:
+        if not path.is_file():  # reading a pipe would wait forever
+            raise BundleError(f"{path} is not a regular file")
+        content = path.read_bytes() if content is None else content
+        with library_errors(f"{path} is not a tokenizer file"):
+            tokenizer = Tokenizer.from_buffer(content)
     left = settings is not None and settings.left
     if left is None:
         left = (tokenizer.truncation or {}).get("direction") == "left"

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from mirror_rt import BundleError, ConfigError, Encoder
-from mirror_rt.bundle.onnx_files import read_manifest
+from mirror_rt.bundle.onnx_files import describe_bundle
 from mirror_rt.inference.plain_model import pool
 
 TEXTS = ["a river", "the old town by the long river", "word " * 60]
@@ -175,7 +175,7 @@ def test_any_json_is_refused_or_ignored(publish, file):
     for value in broken:
         path.write_text(json.dumps(value))
         with contextlib.suppress(BundleError):
-            read_manifest(folder)
+            describe_bundle(folder)
 
 
 def test_a_pooling_of_a_bundle_is_refused(bundle):

@@ -22,7 +22,7 @@ from mirror_rt import (
     _core,
 )
 from mirror_rt.bundle.identity import digest_of
-from mirror_rt.bundle.onnx_files import read_manifest
+from mirror_rt.bundle.onnx_files import describe_bundle
 from mirror_rt.errors import NonFiniteError
 from mirror_rt.io.tensors import read_tensors, write_tensors
 from mirror_rt.tokens.padding import RaggedTokens
@@ -258,10 +258,10 @@ def test_missing_files_and_other_modules_are_refused(published, tmp_path):
     folder = write(tmp_path / "st", table(), key="embedding.weight",
                    modules=[(".", "models.StaticEmbedding"), ("1", "models.Dense")])  # fmt: skip
     with pytest.raises(BundleError, match="declares StaticEmbedding, Dense"):
-        read_manifest(folder)
+        describe_bundle(folder)
     (published / "tokenizer.json").unlink()
     with pytest.raises(BundleError, match=r"without the file .*tokenizer\.json"):
-        read_manifest(published)
+        describe_bundle(published)
 
 
 def header(**entry):

@@ -13,80 +13,25 @@ in mirror_rt/inference/native/modern.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
-from mirror_rt.inference.native.onnx_graph import (
+from mirror_rt.inference.native.engine_model import (
+    Arguments,
+    Embeddings,
     Floats,
-    Graph,
+    Layer,
     Names,
-    Node,
     expect,
-    made,
 )
+from mirror_rt.inference.native.onnx_graph import Graph, Node, made
 
 HIDDEN, _POOLED = "last_hidden_state", "pooled_embedding"
-Arguments = dict[str, Any]
 # What makes the value that enters the first layer; Add is that of a projection.
 _BEFORE = ("EmbedLayerNormalization", "Add")
 # Matrices behind the pooling: an aligned bundle has one, and one more for each time it is aligned.
 _MOST_MAPS = 8
 # The distance in tokens from which on MPNet has one bucket, as in transformers.
 _MPNET_DISTANCE = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """A layer of an encoder, by the names of its weights.
-
-    Attributes:
-        common: arguments of `NativeEncoder` that are the same for all layers.
-        weights: by the arguments of `add_layer`, matrices [inputs, outputs] and norms with their
-            biases.
-        relative: the bias of the scores, [buckets, heads], by distance; "" for none.
-        window: how far a token attends; 0 for everywhere.
-        frequencies: those by which positions rotate, float32 [d / 2]; "" for none.
-    """
-
-    common: Arguments
-    weights: dict[str, Names]
-    relative: str = ""
-    window: int = 0
-    frequencies: str = ""
-
-    @property
-    def packed(self) -> tuple[object, ...]:
-        """The sizes and options that are the same in layers that share their weights."""
-        return (*self.weights.values(), self.window, self.frequencies)
-
-
-@dataclass(frozen=True, slots=True)
-class Embeddings:
-    """The embeddings of an encoder, by the names of their weights; "" for what they lack.
-
-    Attributes:
-        words: [vocabulary, E].
-        norm: of E numbers.
-        epsilon: of all norms.
-        positions: [n, E].
-        types: [types, E], whose first row is added to all positions.
-        first: the row of `positions` for the first token of a text.
-        skipped_id: a token whose position is the row before `first`; -1 for none.
-        projection: [E, H].
-        modern: whether layers are gated, and the norms are before them.
-    """
-
-    words: str
-    norm: Names
-    epsilon: float
-    positions: str = ""
-    types: str = ""
-    first: int = 0
-    skipped_id: int = -1
-    projection: Names = ("", "")
-    modern: bool = False
 
 
 def read_bert(graph: Graph) -> tuple[Embeddings, list[Layer]]:
@@ -138,12 +83,14 @@ def _read_embeddings(graph: Graph, name: str) -> Embeddings:
         node = made(graph, product.input(0), "EmbedLayerNormalization")
     expect(graph, not node.input(7), "embeddings with a mask")
     skipped_id, first = _positions(graph, node.input(8))
+    given = {name for other in graph.nodes for name in other.inputs}
     return Embeddings(
         words=node.input(2),
         norm=(node.input(5), node.input(6)),
         epsilon=node.attributes.get("epsilon", 1e-12),
         positions=node.input(3),
         types=node.input(4),
+        typed=node.input(4) != "" and "token_type_ids" in given,
         first=first,
         skipped_id=skipped_id,
         projection=projection,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from mirror_rt.inference.native.architecture import HIDDEN, Embeddings, Layer, common_of
-from mirror_rt.inference.native.onnx_graph import Floats, Graph, Node, expect, made
+from mirror_rt.inference.native.architecture import HIDDEN, common_of
+from mirror_rt.inference.native.engine_model import Embeddings, Floats, Layer, expect
+from mirror_rt.inference.native.onnx_graph import Graph, Node, made
 
 
 def is_modern(graph: Graph) -> bool:

@@ -16,6 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import BundleError
+from mirror_rt.inference.native.engine_model import (
+    Floats,
+    UnsupportedModelError,
+    expect,
+    short,
+)
 from mirror_rt.io.protobuf import (
     MOST_DIMENSIONS,
     DamagedError,
@@ -26,16 +32,9 @@ from mirror_rt.io.protobuf import (
     as_texts,
 )
 
-Floats = npt.NDArray[np.float32]
-Pair = tuple[Floats, Floats]
-Names = tuple[str, str]  # of a weight and its bias, "" for none
 _TYPES: dict[int, type[np.generic]] = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_}
 # How many operators that only pass a value on may follow each other.
 _MOST_BEHIND = 8
-
-
-class UnsupportedGraphError(BundleError):
-    """The graph is not one that the native engine can run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +106,11 @@ class Graph:
         array = np.frombuffer(raw, kind).reshape(shape)
         return array if array.flags.aligned else array.copy()
 
+    def floats(self, name: str) -> Floats:
+        """Return a weight, which must be float32."""
+        self.shape(name)
+        return self.weight(name)
+
     def _stored(self, name: str) -> tuple[type[np.generic], tuple[int, ...], memoryview]:
         """Return the type, the shape and the bytes of a weight."""
         tensor = self._tensors.get(name)
@@ -170,34 +174,8 @@ def made(graph: Graph, name: str, *op_types: str, behind: tuple[str, ...] = ()) 
         node = graph.producers.get(node.input(0))
     if node is None or node.op_type not in op_types:
         found = f"{'nothing' if node is None else short(node.op_type)} makes {short(name)}"
-        raise UnsupportedGraphError(f"{graph.path}: {found}, expected {' or '.join(op_types)}")
+        raise UnsupportedModelError(f"{graph.path}: {found}, expected {' or '.join(op_types)}")
     return node
-
-
-def expect(graph: Graph, condition: bool, what: str) -> None:
-    """Refuse a graph with `what` of another form, unless the condition holds."""
-    if not condition:
-        raise UnsupportedGraphError(
-            f"{graph.path}: {what} of another form than the engine computes"
-        )
-
-
-def floats(graph: Graph, name: str) -> Floats:
-    """Return a weight, which must be float32."""
-    graph.shape(name)
-    return graph.weight(name)
-
-
-def pair(graph: Graph, names: Names) -> Pair:
-    """Return a weight and its bias, which is zero without a name."""
-    weight, bias = names
-    found = floats(graph, weight)
-    return found, floats(graph, bias) if bias else np.zeros(found.shape[-1], np.float32)
-
-
-def short(name: str) -> str:
-    """Return a name in quotes, without the middle of one that fills a screen."""
-    return repr(name if len(name) <= 100 else f"{name[:60]}...{name[-20:]}")
 
 
 class _Messages(Messages):

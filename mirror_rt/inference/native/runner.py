@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,23 +13,19 @@ from mirror_rt.errors import BundleError, ClosedError
 from mirror_rt.inference.forks import forget_after_fork
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.loaded_graph import LoadedGraph
-from mirror_rt.inference.native.architecture import (
+from mirror_rt.inference.native.architecture import distances, find_pooling, read_bert
+from mirror_rt.inference.native.engine_model import (
     Arguments,
     Embeddings,
-    Layer,
-    distances,
-    find_pooling,
-    read_bert,
-)
-from mirror_rt.inference.native.modern import is_modern, read_modern, rotary_table
-from mirror_rt.inference.native.onnx_graph import (
+    EngineModel,
     Floats,
-    Graph,
-    UnsupportedGraphError,
+    Tensors,
+    UnsupportedModelError,
     expect,
-    floats,
     pair,
 )
+from mirror_rt.inference.native.modern import is_modern, read_modern, rotary_table
+from mirror_rt.inference.native.onnx_graph import Graph
 from mirror_rt.inference.native.sizes import check_sizes
 from mirror_rt.inference.providers import NATIVE
 from mirror_rt.tokens.padding import PaddedBatch
@@ -42,19 +37,7 @@ _SPINS = {"off": 0, "run": 4000, "always": 4000}
 _KEPT_BYTES = 1 << 27
 
 
-class Recognised(NamedTuple):
-    """An encoder whose graph the engine can run, before its weights are read."""
-
-    graph: Graph
-    longest: int
-    hidden: int
-    embeddings: Embeddings
-    layers: list[Layer]
-    pooling: str
-    maps: list[str]
-
-
-def recognise(path: Path, longest: int) -> Recognised:
+def recognise(path: Path, longest: int) -> EngineModel:
     """Recognise an encoder in its graph.
 
     Args:
@@ -62,7 +45,7 @@ def recognise(path: Path, longest: int) -> Recognised:
         longest: most tokens of a text, where the graph does not say it.
 
     Raises:
-        UnsupportedGraphError: the graph is not one that the engine can run.
+        UnsupportedModelError: the graph is not one that the engine can run.
         BundleError: it is damaged.
     """
     graph = Graph(path)
@@ -72,9 +55,9 @@ def recognise(path: Path, longest: int) -> Recognised:
         pooling, maps = find_pooling(graph)
         for name in maps:
             expect(graph, graph.shape(name) == (hidden, hidden), "a layer behind the pooling")
-        return Recognised(graph, longest, hidden, embeddings, layers, pooling, maps)
+        return EngineModel(graph, longest, hidden, embeddings, layers, pooling, maps)
     except (ValueError, TypeError, ArithmeticError, LookupError) as error:
-        raise UnsupportedGraphError(f"{path}: {error}") from error
+        raise UnsupportedModelError(f"{path}: {error}") from error
 
 
 class NativeRunner(LoadedGraph):
@@ -86,11 +69,11 @@ class NativeRunner(LoadedGraph):
         options: say how many threads to use, and whether they spin.
 
     Raises:
-        UnsupportedGraphError: the engine refuses a weight.
+        UnsupportedModelError: the engine refuses a weight.
     """
 
-    def __init__(self, encoder: Recognised, precision: str, options: LoadOptions) -> None:
-        self.graph = encoder.graph.path
+    def __init__(self, encoder: EngineModel, precision: str, options: LoadOptions) -> None:
+        self.graph = encoder.tensors.path
         self.providers: list[str] = [NATIVE]
         self.outputs = ["sentence_embedding", "pooled_embedding", "last_hidden_state"]
         self.devices: list[int | None] = [None]
@@ -98,12 +81,11 @@ class NativeRunner(LoadedGraph):
         self._spins = _SPINS[options.resolved_spinning]
         self._encoder: _core.NativeEncoder | None
         self._pooling = encoder.pooling
-        given = {name for node in encoder.graph.nodes for name in node.inputs}
-        self._typed = encoder.embeddings.types != "" and "token_type_ids" in given
+        self._typed = encoder.embeddings.typed
         try:
             self._encoder = _pack(encoder, precision)
         except (ValueError, TypeError, ArithmeticError, LookupError) as error:
-            raise UnsupportedGraphError(f"{self.graph}: {error}") from error
+            raise UnsupportedModelError(f"{self.graph}: {error}") from error
         forget_after_fork(self)
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
@@ -151,17 +133,17 @@ class NativeRunner(LoadedGraph):
         return self._encoder
 
 
-def _pack(encoder: Recognised, precision: str) -> _core.NativeEncoder:
+def _pack(encoder: EngineModel, precision: str) -> _core.NativeEncoder:
     """Pack the weights layer by layer."""
-    graph, longest, _, embeddings, layers, _, maps = encoder
+    tensors, layers = encoder.tensors, encoder.layers
     relative = layers[0].relative
-    matrices = [floats(graph, name).astype(np.float64) for name in reversed(maps)]
-    arrays = _embeddings(graph, embeddings, longest)
+    matrices = [tensors.floats(name).astype(np.float64) for name in reversed(encoder.maps)]
+    arrays = _embeddings(tensors, encoder.embeddings, encoder.longest)
     positions = len(arrays["positions"])
     engine = _core.NativeEncoder(
         precision=precision,
-        relative=distances(floats(graph, relative), positions) if relative else None,
-        map=functools.reduce(np.matmul, matrices).astype(np.float32) if maps else None,
+        relative=distances(tensors.floats(relative), positions) if relative else None,
+        map=functools.reduce(np.matmul, matrices).astype(np.float32) if matrices else None,
         **arrays,
         **layers[0].common,
     )
@@ -173,28 +155,28 @@ def _pack(encoder: Recognised, precision: str) -> _core.NativeEncoder:
             continue
         packed[layer.packed] = number
         if (known := layer.frequencies) not in tables:
-            tables[known] = rotary_table(floats(graph, known), positions)
-        weights = {name: pair(graph, names) for name, names in layer.weights.items()}
+            tables[known] = rotary_table(tensors.floats(known), positions)
+        weights = {name: pair(tensors, names) for name, names in layer.weights.items()}
         engine.add_layer(**weights, window=layer.window, rotary=tables[known])
-        graph.release()
+        tensors.release()
     return engine
 
 
-def _embeddings(graph: Graph, names: Embeddings, longest: int) -> Arguments:
+def _embeddings(tensors: Tensors, names: Embeddings, longest: int) -> Arguments:
     """Return the arguments of `NativeEncoder` for embeddings."""
-    words, positions, skipped = floats(graph, names.words), None, None
+    words, positions, skipped = tensors.floats(names.words), None, None
     if names.positions:
-        positions = floats(graph, names.positions)
+        positions = tensors.floats(names.positions)
         skipped = None if names.skipped_id < 0 else positions[names.first - 1].copy()
         positions = np.ascontiguousarray(positions[names.first :])
     return {
         # What is mapped changes with the file, and is gone with its end.
         "words": words.copy() if words.nbytes <= _KEPT_BYTES else words,
         "positions": np.empty((longest, 0), np.float32) if positions is None else positions,
-        "types": floats(graph, names.types) if names.types else None,
-        "norm": pair(graph, names.norm),
+        "types": tensors.floats(names.types) if names.types else None,
+        "norm": pair(tensors, names.norm),
         "epsilon": names.epsilon,
-        "projection": pair(graph, names.projection) if names.projection[0] else None,
+        "projection": pair(tensors, names.projection) if names.projection[0] else None,
         "skipped_id": names.skipped_id,
         "skipped": skipped,
         "gated": names.modern,

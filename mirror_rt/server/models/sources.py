@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from mirror_rt.bundle.identity import digest_of
-from mirror_rt.bundle.manifest import BUNDLES, declared_format
-from mirror_rt.bundle.onnx_files import describe_bundle
+from mirror_rt.bundle.manifest import BUNDLES
+from mirror_rt.bundle.onnx_files import scores_pairs
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.bundle.resolve import FileStates, file_states
 from mirror_rt.bundle.unchanged import load_unchanged
@@ -184,7 +184,7 @@ def _model(
         loaded = _load(folder, config)
         language = language or loaded.manifest.language
         return NamedEncoder(name, loaded, language, reranks=isinstance(loaded, Reranker))
-    manifest = describe_bundle(folder, pooling=config.load.pooling, formats=BUNDLES).bundle
+    manifest = config.load.describe(folder, formats=BUNDLES).bundle
     load = partial(_load, folder, config, digest_of(folder, verified=config.load.verify))
     size = memory_of(folder, manifest, config.load.stored_variant)
     language = language or manifest.language
@@ -201,8 +201,8 @@ def _load(folder: Path, config: ServerConfig, digest: str | None = None) -> Enco
     def load() -> Encoder | Reranker:
         if digest not in (None, digest_of(folder, verified=config.load.verify)):
             raise BundleError(f"{folder} was replaced, and is not loaded again yet")
-        reranks = declared_format(folder) == "mirror_rt cross-encoder"
-        return (Reranker if reranks else Encoder).load(folder, **local.keywords())
+        kind = Reranker if scores_pairs(folder) else Encoder
+        return kind.load(folder, **local.keywords())
 
     loaded = load_unchanged(folder, load, LoadedBundle.close)
     logger.info("loaded %s in %.1f s", folder.name, time.monotonic() - began)

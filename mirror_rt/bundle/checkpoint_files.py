@@ -1,0 +1,162 @@
+"""Describe the folders of encoders with their weights in safetensors, as hubs hold them.
+
+transformers and sentence-transformers write them: config.json, the weights and a tokenizer. The
+native engine computes those of its families as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from mirror_rt.bundle.declared_keys import read_object
+from mirror_rt.bundle.description import ModelDescription
+from mirror_rt.bundle.families import FAMILIES, Family
+from mirror_rt.bundle.json_document import naming, to_export
+from mirror_rt.bundle.manifest import Format, Manifest, Precision, Variant
+from mirror_rt.bundle.plain_manifest import PoolingChoice, of_declared
+from mirror_rt.errors import BundleError
+from mirror_rt.io.tensors import MappedTensors
+from mirror_rt.schema import InnerPath, build
+from mirror_rt.tokens.settings import TYPED
+
+WEIGHTS = "model.safetensors"
+INDEX = f"{WEIGHTS}.index.json"
+PICKLED = "pytorch_model*.bin"
+TUNED: Format = "mirror_rt encoder"  # the folders that training writes
+# What is before the names of sentence-transformers, of a model with a head, and of training.
+_WRAPPERS = ("0.auto_model.", "auto_model.", "model.", "module.")
+_OLD_NORMS = {".gamma": ".weight", ".beta": ".bias"}
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
+
+
+def is_checkpoint(described: ModelDescription) -> bool:
+    """Return whether a folder has the weights of a transformer in safetensors."""
+    return weights_of(described.transformer) is not None
+
+
+def weights_of(folder: Path) -> Path | None:
+    """Return the file of weights of a folder, or that which names all of them; None if none."""
+    files = (folder / WEIGHTS, folder / INDEX)
+    return next(filter(Path.is_file, files), None)
+
+
+def describe_checkpoint(described: ModelDescription, pooling: PoolingChoice = "auto") -> Manifest:
+    """Return the manifest of an encoder, by what the files beside its weights declare.
+
+    Raises:
+        BundleError: a file is missing or damaged, or declares what the engine does not compute.
+    """
+    folder = described.folder
+    if pooling == "auto" and described.is_classifier:
+        raise BundleError(f"{folder} scores pairs of texts: mirror_rt.Reranker.load takes it")
+    checkpoint_family(described)
+    made = of_declared(described, native_variants(described), pooling, "safetensors files")
+    return made if described.manifest is None else tuned(described.manifest, made)
+
+
+def tuned(manifest: Manifest, made: Manifest) -> Manifest:
+    """Return the manifest of a tuned folder with what is known of its weights."""
+    if manifest.pad_to is not None or (made.scores is None and manifest.pooling != made.pooling):
+        raise BundleError(
+            f"mirror.json declares the pooling {manifest.pooling}, which is in graphs alone"
+        )
+    return replace(
+        manifest,
+        dimension=made.dimension,
+        max_length=min(manifest.max_length, made.max_length),
+        pooling=made.pooling,
+        normalize=made.normalize,
+        scores=made.scores,
+        variants=made.variants,
+        format=made.format,
+    )
+
+
+def checkpoint_family(described: ModelDescription) -> Family:
+    """Return the row of a model's family; BundleError if the engine does not compute it."""
+    kind = str(described.config.get("model_type"))
+    family = FAMILIES.get(kind)
+    if described.config.get("auto_map"):
+        raise BundleError(
+            f"{described.transformer / 'config.json'} names code of its own (auto_map), which is "
+            "not run here"
+        )
+    if family is None or family.tensors is None:
+        known = ", ".join(name for name, one in FAMILIES.items() if one.tensors)
+        raise BundleError(
+            f"{described.folder} is of the family {kind}, and the native engine computes {known}"
+        )
+    return family
+
+
+def open_weights(described: ModelDescription) -> MappedTensors:
+    """Map the weights of a folder, named as the encoder of its family names them.
+
+    Raises:
+        BundleError: a file is not whole, there is none, or two tensors have one name.
+    """
+    path = _weights(described)
+    names = checkpoint_family(described).tensors
+    assert names is not None
+    own = partial(_own_name, prefixes=(*_WRAPPERS, f"{names.prefix}."))
+    if path.name == WEIGHTS:
+        return MappedTensors(path, [path], own)
+    return MappedTensors(path, [path.parent / name for name in shards_of(path)], own)
+
+
+@contextlib.contextmanager
+def sizes_of(described: ModelDescription) -> Iterator[None]:
+    """Turn the errors of values that config.json must not have into a BundleError that names it."""
+    try:
+        yield
+    except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
+        path = described.transformer / "config.json"
+        raise BundleError(f"{path} does not describe the weights beside it: {error}") from error
+
+
+def shards_of(index: Path) -> list[str]:
+    """Return the names of the files of weights that an index names; BundleError if damaged."""
+    with naming(index):
+        places = build(dict[str, InnerPath], read_object(index).get("weight_map"), "weight_map")
+    return sorted({*places.values()})
+
+
+def _own_name(stored: str, prefixes: tuple[str, ...]) -> str:
+    """Return the name of a tensor without what other libraries and models put around it."""
+    name = stored
+    while prefix := next(filter(name.startswith, prefixes), ""):
+        name = name.removeprefix(prefix)
+    for old, new in _OLD_NORMS.items():
+        name = name.removesuffix(old) + new if name.endswith(old) else name
+    return name
+
+
+def refuse_pickled(described: ModelDescription) -> None:
+    """Raise BundleError if a folder has its weights in pickles alone."""
+    for path in described.transformer.glob(PICKLED):
+        raise BundleError(
+            f"{path} holds the weights, which are read from {WEIGHTS} alone, as pickles may hold "
+            f"code: save them with transformers, or {to_export(described.folder)}"
+        )
+
+
+def _weights(described: ModelDescription) -> Path:
+    found = weights_of(described.transformer)
+    assert found is not None  # is_checkpoint has said so
+    return found
+
+
+def native_variants(described: ModelDescription) -> dict[str, Variant]:
+    """Return what the engine makes of the weights while it loads them."""
+    file = _weights(described).relative_to(described.folder).as_posix()
+    return {name: Variant(file, name, "native") for name in PRECISIONS}
+
+
+def takes_types(described: ModelDescription) -> bool:
+    """Return whether the model gets the types that a tokenizer gives the two texts of a pair."""
+    names = described.tokenizer.values.get("model_input_names")
+    return described.tokenizer.name in TYPED if names is None else "token_type_ids" in names

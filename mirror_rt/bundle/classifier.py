@@ -1,0 +1,155 @@
+"""Read the head of a cross-encoder from its checkpoint: two linear layers and an activation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt.bundle.checkpoint_files import (
+    checkpoint_family,
+    native_variants,
+    open_weights,
+    sizes_of,
+    tuned,
+)
+from mirror_rt.bundle.description import ModelDescription
+from mirror_rt.bundle.manifest import Manifest, PoolingMode
+from mirror_rt.bundle.plain_manifest import derived_manifest, tokens_of, width
+from mirror_rt.bundle.score_layers import LayerActivation, ScoreActivation, ScoreLayer, ScoreLayers
+from mirror_rt.errors import BundleError
+from mirror_rt.io.tensors import MappedTensors
+
+Floats = npt.NDArray[np.float32]
+# transformers' names of activations, where they are not ours.
+_NAMES: dict[str, LayerActivation] = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "linear": "identity",
+    "swish": "silu",
+}
+# The values of fields where config.json does not say them.
+_USUAL = {"classifier_pooling": "cls", "classifier_activation": "gelu"}
+
+
+class Head(NamedTuple):
+    """The head of a cross-encoder.
+
+    Attributes:
+        pooling: what it reads.
+        described: its layers.
+        weights: of each layer the matrix, the bias, and where it has a normalisation its two.
+    """
+
+    pooling: PoolingMode
+    described: ScoreLayers
+    weights: list[list[Floats]]
+
+
+def read_head(described: ModelDescription) -> Head:
+    """Read the head of a cross-encoder.
+
+    Raises:
+        BundleError: its tensors are not there, or do not fit one another.
+    """
+    family, stored = checkpoint_family(described), open_weights(described)
+    names, row = family.classifier, family.tensors
+    if names is None or row is None:
+        raise BundleError(f"{described.folder}: the head of its family is not known")
+    kind = _setting(described, names.activation, (*get_args(LayerActivation), *_NAMES))
+    layers, weights = [], []
+    for name, activation, norm in ((names.dense, kind, names.norm), (names.out, "identity", "")):
+        own = name.removeprefix(f"{row.prefix}.")
+        if len(shape := stored.shape(f"{own}.weight")) != 2:
+            raise BundleError(f"{stored.path}: {own}.weight has the shape {list(shape)}")
+        bias = _vector(stored, f"{own}.bias", shape[0], optional=not row.biased)
+        arrays = [stored.floats(f"{own}.weight"), bias]
+        epsilon = float(described.config.get(*row.epsilon)) if norm else None
+        if norm:
+            arrays.append(_vector(stored, f"{norm}.weight", shape[0], optional=False))
+            arrays.append(_vector(stored, f"{norm}.bias", shape[0], optional=not row.biased))
+        made = _NAMES.get(activation, cast(LayerActivation, activation))
+        layers.append(ScoreLayer(shape[1], shape[0], made, epsilon))
+        weights.append(arrays)
+    labels = _labels(described.config, layers[-1].outputs)
+    head = ScoreLayers(layers, labels, score_activation(described, len(labels)))
+    pooling = cast(PoolingMode, _setting(described, names.pooling, ("cls", "mean")))
+    return Head(pooling, head, weights)
+
+
+def describe_cross_encoder(described: ModelDescription) -> Manifest:
+    """Return the manifest of a cross-encoder with its weights in safetensors.
+
+    Raises:
+        BundleError: a file is missing or damaged, or declares what the engine does not compute.
+    """
+    folder = described.folder
+    described.check_kind("CrossEncoder")
+    if not described.is_classifier:
+        raise BundleError(f"{folder} scores no pairs: it is no sequence classification")
+    with sizes_of(described):
+        head, dimension = read_head(described), width(described)
+    if problem := head.described.problem(dimension):
+        raise BundleError(f"{folder}: the head does not fit its encoder: {problem}")
+    made = derived_manifest(
+        described,
+        dimension=dimension,
+        **tokens_of(described),
+        pooling=head.pooling,
+        normalize=False,
+        scores=asdict(head.described),
+        variants={name: asdict(one) for name, one in native_variants(described).items()},
+        format="safetensors files",
+    )
+    return made if described.manifest is None else tuned(described.manifest, made)
+
+
+def score_activation(described: ModelDescription, labels: int) -> ScoreActivation:
+    """Return what makes scores of logits, as sentence-transformers' CrossEncoder finds it.
+
+    Its folders name a class of torch in config_sentence_transformers.json (from version 6), or in
+    config.json; without one it is a sigmoid for one label, and nothing for several.
+    """
+    of_library = described.config.get("sentence_transformers") or {}
+    old = described.config.get("sbert_ce_default_activation_function")
+    path = described.activation or of_library.get("activation_fn") or old
+    if path is None:
+        return "sigmoid" if labels == 1 else "identity"
+    name = str(path).rpartition(".")[2].lower()
+    known: dict[str, ScoreActivation] = {one: one for one in get_args(ScoreActivation)}
+    if not str(path).startswith("torch.") or name not in known:
+        raise BundleError(
+            f"{described.folder} declares the activation {path!r}; known are those of torch.nn "
+            f"that make scores: {', '.join(known)}"
+        )
+    return known[name]
+
+
+def _setting(described: ModelDescription, name: str, known: Sequence[str]) -> str:
+    """Return a value of a head: the name itself, or that of the field of config.json."""
+    value = name if name in known else described.config.get(name, _USUAL.get(name))
+    if value not in known:
+        raise BundleError(
+            f"{described.transformer / 'config.json'}: {name} is {value!r}, which has no "
+            f"implementation here; there are {', '.join(known)}"
+        )
+    return str(value)
+
+
+def _vector(stored: MappedTensors, name: str, size: int, *, optional: bool) -> Floats:
+    """Return a bias, or the weight of a norm; zeros for an optional one that is not there."""
+    if optional and name not in stored.names:
+        return np.zeros(size, np.float32)
+    if (shape := stored.shape(name)) != (size,):
+        raise BundleError(f"{stored.path}: {name} has the shape {list(shape)}, expected [{size}]")
+    return stored.floats(name)
+
+
+def _labels(config: Mapping[str, Any], outputs: int) -> list[str]:
+    given = config.get("id2label")
+    if not isinstance(given, dict) or not all(name.isdecimal() for name in given):
+        return [f"LABEL_{number}" for number in range(outputs)]
+    return [str(given[number]) for number in sorted(given, key=int)]

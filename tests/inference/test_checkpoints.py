@@ -1,0 +1,398 @@
+"""Weights in safetensors as hubs hold them: the bits of the bundle made of the same folder."""
+
+import contextlib
+import json
+import shutil
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from transformers import AutoModel, AutoTokenizer
+
+from mirror_rt import BundleError, ConfigError, Encoder, Reranker
+from mirror_rt.bundle.families import FAMILIES
+from mirror_rt.bundle.identity import digest_of
+from tiers import tiers
+from tiny_models import SENTENCES, TINY
+
+NATIVE = [name for name, row in FAMILIES.items() if row.tensors is not None]
+PRECISIONS = ("fp32", "bf16", "int8")
+TEXTS = [*SENTENCES, "the river " * 90, "a"]
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture
+def copy(tiny_model, tmp_path):
+    """Copy the folder of a family's tiny model; change the values of its config.json."""
+
+    def make(family="bert", **config):
+        folder = tmp_path / family
+        shutil.copytree(tiny_model(family), folder)
+        change(folder / "config.json", **config)
+        return folder
+
+    return make
+
+
+def change(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def rename(folder, named):
+    """Write the weights under other names; `named` returns None for one that is left out."""
+    pairs = [(named(name), weight) for name, weight in load_file(folder / WEIGHTS).items()]
+    save_file({name: weight for name, weight in pairs if name}, folder / WEIGHTS)
+
+
+def encode(folder, variant="fp32", **options):
+    with Encoder.load(folder, variant=variant, pooling="mean", **options) as encoder:
+        assert encoder.providers == ["native"]
+        return encoder.encode(TEXTS)
+
+
+@pytest.mark.parametrize("family", tiers(NATIVE, fast=("bert", "mpnet", "modernbert")))
+def test_bits_are_those_of_the_bundle(family, tiny_model, tiny_bundle):
+    pooling, folder = TINY[family].pooling, tiny_model(family)
+    for precision in PRECISIONS:
+        with Encoder.load(folder, variant=precision, pooling=pooling) as encoder:
+            found = encoder.encode(TEXTS)
+        with Encoder.load(tiny_bundle(family), variant=precision, providers="native") as exported:
+            assert encoder.max_length == exported.max_length
+            np.testing.assert_array_equal(found, exported.encode(TEXTS))
+    peer = SentenceTransformer(
+        modules=[Transformer(str(folder)), Pooling(32, pooling), Normalize()]
+    )
+    with Encoder.load(folder, pooling=pooling) as encoder:
+        np.testing.assert_allclose(encoder.encode(TEXTS), peer.encode(TEXTS), atol=2e-6)
+
+
+@pytest.mark.parametrize("family", tiers(NATIVE, fast=("bert", "modernbert")))
+def test_scores_are_those_of_the_bundle(family, tiny_cross_encoder, tiny_reranker):
+    pairs = [(a, b) for a in TEXTS[:3] for b in TEXTS[3:]]
+    for precision in PRECISIONS:
+        with (
+            Reranker.load(tiny_cross_encoder(family), variant=precision) as reranker,
+            Reranker.load(tiny_reranker(family), variant=precision, providers="native") as other,
+        ):
+            assert reranker.labels == other.labels
+            np.testing.assert_array_equal(reranker.predict(pairs), other.predict(pairs))
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        lambda name: f"bert.{name}",
+        lambda name: f"0.auto_model.{name}",
+        lambda name: f"model.bert.{name}",
+        lambda name: name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ),
+    ],
+)
+def test_names_of_other_libraries(named, copy):
+    folder = copy()
+    expected = encode(folder)
+    rename(folder, named)
+    np.testing.assert_array_equal(encode(folder), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_two_bytes(dtype, copy):
+    folder = copy()
+    weights = {name: w.to(dtype) for name, w in load_file(folder / WEIGHTS).items()}
+    save_file(weights, folder / WEIGHTS)
+    found = encode(folder)
+    save_file({name: w.to(torch.float32) for name, w in weights.items()}, folder / WEIGHTS)
+    np.testing.assert_array_equal(found, encode(folder))
+
+
+def test_weights_in_several_files(copy):
+    folder = copy()
+    expected = encode(folder)
+    AutoModel.from_pretrained(folder).save_pretrained(folder / "shards", max_shard_size="40KB")
+    (folder / WEIGHTS).unlink()
+    for path in (folder / "shards").glob("*safetensors*"):
+        path.rename(folder / path.name)
+    assert len([*folder.glob("*.safetensors")]) > 2
+    before = digest_of(folder)
+    np.testing.assert_array_equal(encode(folder), expected)
+    shard = min(folder.glob("*.safetensors"))
+    save_file({name: w + 1 for name, w in load_file(shard).items()}, shard)
+    assert digest_of(folder) != before
+    shard.unlink()
+    with pytest.raises(BundleError, match="is not there: fetch all files"):
+        encode(folder)
+    change(folder / f"{WEIGHTS}.index.json", weight_map={"x": "../x.safetensors"})
+    with pytest.raises(BundleError, match="inside the folder"):
+        encode(folder)
+
+
+def lacking(name):
+    return lambda one: None if one == name else one
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        (lacking("embeddings.LayerNorm.weight"), "lacks the tensor embeddings.LayerNorm.weight"),
+        (lacking("encoder.layer.1.output.dense.bias"), "lacks the tensor encoder.layer.1"),
+        (
+            lambda name: name.replace("layer.0.output", "layer.0.attention.output"),
+            "which the config.json beside it",
+        ),
+        (lambda name: name.replace("encoder.layer.1", "encoder.layer.7"), "lacks the tensor"),
+        (lambda name: f"base_model.model.{name}", "lacks the tensor"),
+    ],
+)
+def test_other_tensors_are_refused(named, message, copy):
+    folder = copy()
+    rename(folder, named)
+    with pytest.raises(BundleError, match=message):
+        encode(folder)
+
+
+def test_tensors_that_nothing_takes_are_refused(copy):
+    folder = copy(num_hidden_layers=1)
+    with pytest.raises(BundleError, match=r"has the tensor 'encoder.layer.1.*does not describe"):
+        encode(folder)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "shape"),
+    [
+        ("embeddings.word_embeddings.weight", (900, 31)),
+        ("embeddings.position_embeddings.weight", (128, 16)),
+        ("encoder.layer.0.attention.self.key.weight", (32, 16)),
+        ("encoder.layer.1.intermediate.dense.weight", (64, 16)),
+        ("encoder.layer.1.intermediate.dense.bias", (63,)),
+        ("encoder.layer.1.output.LayerNorm.bias", (2, 16)),
+        ("encoder.layer.1.output.dense.weight", (32,)),
+    ],
+)
+def test_tensors_of_other_shapes_are_refused(tensor, shape, copy):
+    folder = copy()
+    weights = load_file(folder / WEIGHTS)
+    save_file(weights | {tensor: torch.zeros(shape)}, folder / WEIGHTS)
+    with pytest.raises(BundleError):
+        encode(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"model_type": "t5"},
+            "is of the family t5, and the native engine computes bert, .*export",
+        ),
+        ({"auto_map": {"AutoModel": "x.Y"}}, r"code of its own \(auto_map\).*mirror-rt export"),
+        ({"is_decoder": True}, "does not compute is_decoder True"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
+        ({"hidden_act": "relu"}, "the activation 'relu'"),
+        ({"num_attention_heads": 5}, "5 heads of 32 numbers"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers 1000000000"),
+        ({"num_hidden_layers": 10**6}, "1000000 layers"),
+        ({"num_attention_heads": None}, "num_attention_heads None"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+    ],
+)
+def test_other_models_are_refused(config, message, copy):
+    with pytest.raises(BundleError, match=message):
+        encode(copy(**config))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"attention_bias": True}, "attention_bias True"),
+        ({"layer_types": ["full_attention"]}, "layer_types"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "a rotation by"),
+        ({"local_attention": 0}, "local_attention 0"),
+    ],
+)
+def test_other_modern_models_are_refused(config, message, copy):
+    with pytest.raises(BundleError, match=message):
+        encode(copy("modernbert", **config))
+
+
+def test_other_files_are_refused(copy, tmp_path):
+    folder = copy()
+    weights = load_file(folder / WEIGHTS)
+    names = {name: (w * 100).to(torch.int8) if w.dim() == 2 else w for name, w in weights.items()}
+    save_file(names, folder / WEIGHTS)
+    with pytest.raises(BundleError, match=r"of type I8.*not quantised"):
+        encode(folder)
+    save_file(weights | {"bert.embeddings.LayerNorm.bias": torch.ones(32)}, folder / WEIGHTS)
+    with pytest.raises(BundleError, match="is there already"):
+        encode(folder)
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(BundleError, match="declares an adapter"):
+        encode(folder)
+    (folder / "adapter_config.json").unlink()
+    (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
+    with pytest.raises(BundleError, match=r"pytorch_model.bin.*mirror-rt export"):
+        encode(folder)
+
+
+def test_options_that_need_a_graph_are_refused(tiny_bert):
+    with pytest.raises(ConfigError, match=r"providers='cuda' needs a graph.*mirror-rt export"):
+        encode(tiny_bert, providers="cuda")
+    with pytest.raises(BundleError, match="declares no pooling"):
+        Encoder.load(tiny_bert)
+    with pytest.raises(ConfigError, match=r"cuda_graphs.*is for NVIDIA cards"):
+        encode(tiny_bert, cuda_graphs=True)
+
+
+MODES = ("cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("mode", [*MODES, ("cls", "mean")], ids=str)
+def test_every_pooling(mode, normalize, tiny_bert, tmp_path):
+    modules = [Transformer(str(tiny_bert)), Pooling(32, mode), *([Normalize()] * normalize)]
+    peer = SentenceTransformer(modules=modules, similarity_fn_name="dot")
+    peer.save(str(tmp_path / "saved"))
+    expected = peer.encode(TEXTS)
+    with Encoder.load(tmp_path / "saved") as encoder:
+        found = encoder.encode(TEXTS)
+        largest = np.abs(expected).max()
+        np.testing.assert_allclose(found, expected, atol=2e-6 * max(1, largest))
+        np.testing.assert_allclose(encoder.encode(TEXTS[0]), found[0], atol=2e-7 * largest)
+
+
+SETTINGS = [
+    {},
+    {"do_lower_case": False},
+    {"do_lower_case": False, "strip_accents": True},
+    {"strip_accents": False},
+    {"tokenize_chinese_chars": False},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_vocabulary_in_the_place_of_a_tokenizer(settings, copy):
+    folder = copy()
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    lines = sorted(vocabulary, key=vocabulary.get)
+    (folder / "vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "tokenizer.json").unlink()
+    options = {"tokenizer_class": "BertTokenizer", "model_max_length": 128}
+    (folder / "tokenizer_config.json").write_text(json.dumps(options | settings))
+    peer = AutoTokenizer.from_pretrained(folder)
+    texts = [*SENTENCES, "Ünïcödé ÉCOLE [MASK] de l'été", "[CLS] naïve [SEP]", "日本 x ##s [UNK]"]
+    with Encoder.load(folder, pooling="mean") as encoder:
+        found = encoder.pipeline.tokenizer(texts).tokens
+        ids = [found.ids[a:b].tolist() for a, b in pairwise(found.offsets)]
+    assert ids == peer(texts, truncation=True, max_length=128)["input_ids"]
+    (folder / "added_tokens.json").write_text("{}")
+    with pytest.raises(BundleError, match=r"added_tokens.json.*save the tokenizer with transf"):
+        encode(folder)
+    (folder / "added_tokens.json").unlink()
+    (folder / "vocab.txt").write_text("\n".join(lines[5:]), encoding="utf-8")
+    with pytest.raises(BundleError, match=r"does not hold all tokens \(\[CLS\], \[MASK\]"):
+        encode(folder)
+    change(folder / "tokenizer_config.json", tokenizer_class="MPNetTokenizer")
+    with pytest.raises(BundleError, match="vocabulary of a MPNetTokenizer"):
+        encode(folder)
+
+
+def test_one_rule_says_which_files_are_taken(bundle, tiny_bert, tmp_path, cli, monkeypatch):
+    folder = tmp_path / "both"
+    shutil.copytree(bundle, folder)
+    shutil.copy(tiny_bert / WEIGHTS, folder)
+    assert "(mirror_rt bundle" in cli("info", folder).out
+    (folder / "mirror.json").unlink()
+    assert "(ONNX files" in cli("info", folder).out
+    with Encoder.load(folder, providers="native") as encoder, Encoder.load(bundle) as exported:
+        assert encoder.manifest.format == "safetensors files"
+        np.testing.assert_array_equal(encoder.encode(TEXTS), exported.encode(TEXTS))
+    found = "mirror_rt.inference.load_options.find_spec"
+    monkeypatch.setattr(found, lambda name: None)  # no onnxruntime
+    assert "(safetensors files" in cli("info", folder).out
+    assert Encoder.load(folder).providers == ["native"]
+
+
+def test_from_a_hub(tiny_bert, tiny_cross_encoder, hub, tmp_path):
+    AutoModel.from_pretrained(tiny_bert).save_pretrained(tmp_path, max_shard_size="40KB")
+    for name, folder in (("owner/one", tiny_bert), ("owner/shards", tmp_path)):
+        files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        others = {path.name: path.read_bytes() for path in tiny_bert.glob("tok*.json")}
+        hub.add(name, files | others | {"pytorch_model.bin": b"not needed"})
+        found = encode(name)
+        assert not [line for line in hub.requests if "pytorch_model.bin" in line]
+        np.testing.assert_array_equal(found, encode(tiny_bert))
+        np.testing.assert_array_equal(found, encode(name, offline=True))
+    pairs = tiny_cross_encoder("bert")
+    hub.add("owner/pairs", {p.name: p.read_bytes() for p in pairs.iterdir() if p.is_file()})
+    with Reranker.load("owner/pairs") as reranker, Reranker.load(pairs) as local:
+        np.testing.assert_array_equal(reranker.predict([("a", "b")]), local.predict([("a", "b")]))
+
+
+def test_numpy_and_tokenizers_are_enough(tiny_bert, tiny_cross_encoder, command_in_child):
+    out = command_in_child(
+        "import sys\n"
+        "for name in ('torch', 'transformers', 'onnxruntime', 'onnx', 'safetensors'):\n"
+        "    sys.modules[name] = None\n"
+        "from mirror_rt import Encoder, Reranker\n"
+        f"encoder = Encoder.load({str(tiny_bert)!r}, pooling='mean', cache='vectors.db')\n"
+        "vectors = encoder.encode(['a river', 'the town'] * 20)\n"
+        "assert (encoder.encode(['a river', 'the town'] * 20) == vectors).all()\n"
+        f"scores = Reranker.load({str(tiny_cross_encoder('bert'))!r}).predict([('a', 'b')])\n"
+        "print(vectors.shape, scores.shape, encoder.provider_reason)"
+    )
+    assert out.startswith("(40, 32) (1,) the native engine takes weights in safetensors")
+
+
+def test_commands_and_compat(tiny_bert, tiny_cross_encoder, tmp_path, cli, start_server):
+    from mirror_rt import compat
+
+    peer = SentenceTransformer(modules=[Transformer(str(tiny_bert)), Pooling(32, "mean")])
+    folder = tmp_path / "saved"
+    peer.save(str(folder))
+    with Encoder.load(folder) as encoder:
+        expected = encoder.encode(["a river", "the town"])
+        assert encoder.load_options["variant"] is None
+    ours = compat.SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_array_equal(ours.encode(["a river", "the town"]), expected)
+    scores = compat.CrossEncoder(str(tiny_cross_encoder("bert"))).predict([("a", "b")])
+    assert scores.shape == (1,)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("a river\nthe town\n")
+    assert (
+        cli("encode", "--model", folder, "--input", texts, "--output", tmp_path / "v.npy").code == 0
+    )
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), expected)
+    assert cli("doctor", "--model", folder).code == 0
+    shown = cli("info", tiny_cross_encoder("bert")).out
+    assert "of pairs: 1" in shown
+
+
+@pytest.mark.parametrize("family", ["albert", "modernbert"])
+def test_any_value_of_config_is_followed_or_refused(family, tiny_cross_encoder, tmp_path):
+    """Each value is replaced by others of any type: no other error than ours, and no crash."""
+    folder = tmp_path / "changed"
+    shutil.copytree(tiny_cross_encoder(family), folder)
+    path = folder / "config.json"
+    written = json.loads(path.read_text())
+    for key in written:
+        for value in ([], {"a": [1]}, "x", 1.5, -1, 2**40, True, None):
+            path.write_text(json.dumps(written | {key: value}))
+            for kind, options in ((Encoder, {"pooling": "mean"}), (Reranker, {})):
+                with contextlib.suppress(BundleError), kind.load(folder, **options) as loaded:
+                    assert loaded.manifest.max_length <= 128
+
+
+@pytest.mark.parametrize("seed", tiers(range(40), fast=range(4)))
+def test_damaged_weights_are_refused(seed, tiny_bert, tmp_path):
+    shutil.copytree(tiny_bert, tmp_path, dirs_exist_ok=True)
+    whole, rng = (tiny_bert / WEIGHTS).read_bytes(), np.random.default_rng(seed)
+    for _ in range(8):
+        damaged = bytearray(whole[: rng.integers(1, len(whole))] if rng.random() < 0.3 else whole)
+        for place in rng.integers(0, min(len(damaged), 4000), 3):
+            damaged[place] = rng.integers(0, 256)
+        (tmp_path / WEIGHTS).write_bytes(damaged)
+        with contextlib.suppress(BundleError):
+            encode(tmp_path)
