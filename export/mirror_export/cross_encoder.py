@@ -8,23 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mirror_rt.bundle.classifier import NAMES, score_activation
 from mirror_rt.bundle.families import Classifier, family_of
 from mirror_rt.bundle.manifest import PoolingMode
-from mirror_rt.bundle.score_layers import LayerActivation, ScoreActivation, ScoreLayer, ScoreLayers
+from mirror_rt.bundle.score_layers import LayerActivation, ScoreLayer, ScoreLayers
 from mirror_rt.errors import ModelError
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
 from mirror_rt.reranking.score_head import ScoreHead, pack_layers
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.tokens.pairs import Pair
+from mirror_train.model.declared_modules import as_model_error
 from mirror_train.model.pretrained import Pretrained
 
-# transformers' names of activations, where they are not ours.
-_NAMES: dict[str, LayerActivation] = {
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "linear": "identity",
-    "swish": "silu",
-}
 # Pairs to compare on are made of neighbours, and of texts far apart.
 _APART = (1, 7, 31)
 
@@ -43,7 +38,7 @@ def score_head(pretrained: Pretrained) -> ScoreHead:
     model, names = pretrained.classifier, _classifier(pretrained)
     assert model is not None
     known = get_args(LayerActivation)
-    activation = _setting(pretrained, names.activation, (*known, *_NAMES))
+    activation = _setting(pretrained, names.activation, (*known, *NAMES))
     dense, out = model.get_submodule(names.dense), model.get_submodule(names.out)
     norm = model.get_submodule(names.norm) if names.norm else None
     arrays, described = [], []
@@ -52,11 +47,13 @@ def score_head(pretrained: Pretrained) -> ScoreHead:
         if behind is not None:
             layer += [behind.weight, _bias(behind)]
         epsilon = None if behind is None else float(behind.eps)
-        made = ScoreLayer(linear.in_features, linear.out_features, _NAMES.get(kind, kind), epsilon)  # type: ignore[arg-type]  # checked above
+        made = ScoreLayer(linear.in_features, linear.out_features, NAMES.get(kind, kind), epsilon)  # type: ignore[arg-type]  # checked above
         described.append(made)
         arrays.append([array.detach().cpu().numpy() for array in layer])
     labels = [str(name) for _, name in sorted(model.config.id2label.items())]
-    layers = ScoreLayers(described, labels, _declared_activation(pretrained, len(labels)))
+    with as_model_error():
+        makes_scores = score_activation(pretrained.description, len(labels))
+    layers = ScoreLayers(described, labels, makes_scores)
     if problem := layers.problem(pretrained.dimension):
         raise ModelError(f"{pretrained.folder}: the head does not fit its encoder: {problem}")
     return ScoreHead(layers, pack_layers(arrays))
@@ -111,25 +108,3 @@ def _bias(module: Any) -> Tensor:
     """Return the bias of a layer, or zeros."""
     found: Tensor | None = module.bias
     return torch.zeros(module.weight.shape[0]) if found is None else found
-
-
-def _declared_activation(pretrained: Pretrained, labels: int) -> ScoreActivation:
-    """Return what makes scores of logits, as sentence-transformers' CrossEncoder finds it.
-
-    Its folders name a class of torch in config_sentence_transformers.json (from version 6), or in
-    config.json; without one it is a sigmoid for one label, and nothing for several.
-    """
-    config, settings = pretrained.model.config, pretrained.description
-    of_library = getattr(config, "sentence_transformers", None) or {}
-    old = getattr(config, "sbert_ce_default_activation_function", None)
-    path = settings.activation or of_library.get("activation_fn") or old
-    if path is None:
-        return "sigmoid" if labels == 1 else "identity"
-    name = str(path).rpartition(".")[2].lower()
-    known: dict[str, ScoreActivation] = {one: one for one in get_args(ScoreActivation)}
-    if not str(path).startswith("torch.") or name not in known:
-        raise ModelError(
-            f"{pretrained.folder} declares the activation {path!r}; known are those of torch.nn "
-            f"that make scores: {', '.join(known)}"
-        )
-    return known[name]

@@ -25,7 +25,7 @@ from mirror_rt.io.tensors import MappedTensors
 
 Floats = npt.NDArray[np.float32]
 # transformers' names of activations, where they are not ours.
-_NAMES: dict[str, LayerActivation] = {
+NAMES: dict[str, LayerActivation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "linear": "identity",
@@ -59,7 +59,7 @@ def read_head(described: ModelDescription) -> Head:
     names, row = family.classifier, family.tensors
     if names is None or row is None:
         raise BundleError(f"{described.folder}: the head of its family is not known")
-    kind = _setting(described, names.activation, (*get_args(LayerActivation), *_NAMES))
+    kind = _setting(described, names.activation, (*get_args(LayerActivation), *NAMES))
     layers, weights = [], []
     for name, activation, norm in ((names.dense, kind, names.norm), (names.out, "identity", "")):
         own = name.removeprefix(f"{row.prefix}.")
@@ -71,7 +71,7 @@ def read_head(described: ModelDescription) -> Head:
         if norm:
             arrays.append(_vector(stored, f"{norm}.weight", shape[0], optional=False))
             arrays.append(_vector(stored, f"{norm}.bias", shape[0], optional=not row.biased))
-        made = _NAMES.get(activation, cast(LayerActivation, activation))
+        made = NAMES.get(activation, cast(LayerActivation, activation))
         layers.append(ScoreLayer(shape[1], shape[0], made, epsilon))
         weights.append(arrays)
     labels = _labels(described.config, layers[-1].outputs)

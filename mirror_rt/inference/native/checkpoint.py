@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from mirror_rt.bundle.checkpoint_files import checkpoint_family, open_weights, sizes_of, takes_types
-from mirror_rt.bundle.description import ModelDescription, whole
+from mirror_rt.bundle.declarations import whole
+from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.families import SHIFTED, Tensors
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.inference.native.engine_model import (
