@@ -16,7 +16,7 @@ from mirror_rt.bundle.declared_keys import read_object
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.families import FAMILIES, Family
 from mirror_rt.bundle.json_document import naming, to_export
-from mirror_rt.bundle.manifest import Format, Manifest, Precision, Variant
+from mirror_rt.bundle.manifest import Format, Layout, Manifest, Precision, Variant
 from mirror_rt.bundle.plain_manifest import PoolingChoice, of_declared
 from mirror_rt.errors import BundleError
 from mirror_rt.io.tensors import MappedTensors
@@ -55,14 +55,17 @@ def describe_checkpoint(described: ModelDescription, pooling: PoolingChoice = "a
         raise BundleError(f"{folder} scores pairs of texts: mirror_rt.Reranker.load takes it")
     checkpoint_family(described)
     made = of_declared(described, native_variants(described), pooling, "safetensors files")
-    return made if described.manifest is None else tuned(described.manifest, made)
+    return with_history(described, made)
 
 
-def tuned(manifest: Manifest, made: Manifest) -> Manifest:
-    """Return the manifest of a tuned folder with what is known of its weights."""
+def with_history(described: ModelDescription, made: Manifest) -> Manifest:
+    """Return a manifest that was made of weights, with what mirror.json says of a tuned folder."""
+    if (manifest := described.manifest) is None:
+        return made
     if manifest.pad_to is not None or (made.scores is None and manifest.pooling != made.pooling):
         raise BundleError(
-            f"mirror.json declares the pooling {manifest.pooling}, which is in graphs alone"
+            f"{described.folder / Layout.manifest} declares the pooling {manifest.pooling}, which "
+            "is computed by graphs alone"
         )
     return replace(
         manifest,

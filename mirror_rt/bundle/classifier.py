@@ -14,7 +14,7 @@ from mirror_rt.bundle.checkpoint_files import (
     native_variants,
     open_weights,
     sizes_of,
-    tuned,
+    with_history,
 )
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.manifest import Manifest, PoolingMode
@@ -104,7 +104,7 @@ def describe_cross_encoder(described: ModelDescription) -> Manifest:
         variants={name: asdict(one) for name, one in native_variants(described).items()},
         format="safetensors files",
     )
-    return made if described.manifest is None else tuned(described.manifest, made)
+    return with_history(described, made)
 
 
 def score_activation(described: ModelDescription, labels: int) -> ScoreActivation:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mirror_rt.bundle.checkpoint_files import is_checkpoint
-from mirror_rt.bundle.description import describe_folder
+from mirror_rt.bundle.description import STORED, describe_folder
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.onnx_files import onnx_variants
 from mirror_rt.bundle.pack_index import PackIndex, is_pack, visible_files
@@ -38,7 +38,7 @@ def digest_of(folder: Path, *, verified: bool = True) -> str:
     if verified and is_pack(folder):
         return content_sha256(folder / Layout.pack)
     if verified and (folder / Layout.manifest).exists():
-        Manifest.read(folder, None)  # its error says what the folder is instead
+        Manifest.read(folder, STORED)  # its error says what the folder is instead
         return content_sha256(folder / Layout.manifest)
     return _digest(deciding_files(folder), folder)
 
@@ -84,7 +84,7 @@ def deciding_files(folder: Path) -> list[Path]:
 
 def _recorded(folder: Path) -> list[Path]:
     """Return the files of a bundle; of one from a hub some may be absent."""
-    names = [Layout.manifest, *Manifest.read(folder, None).files]
+    names = [Layout.manifest, *Manifest.read(folder, STORED).files]
     return [folder / name for name in names if (folder / name).is_file()]
 
 

@@ -396,3 +396,34 @@ def test_damaged_weights_are_refused(seed, tiny_bert, tmp_path):
         (tmp_path / WEIGHTS).write_bytes(damaged)
         with contextlib.suppress(BundleError):
             encode(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def tuned(tiny_bert, words_file, tmp_path_factory):
+    from mirror_train import TuneConfig, load_recipe, load_training_data, tune
+
+    out = tmp_path_factory.mktemp("checkpoints") / "tuned"
+    recipe = load_recipe("word").replace(batch_size=50, epochs=1)
+    data = load_training_data(words_file)
+    tune(data, TuneConfig(recipe=recipe, out=out, model=str(tiny_bert), pooling="mean"))
+    return out
+
+
+def test_a_tuned_folder_runs_at_once(tuned, tmp_path, cli):
+    from mirror_export import ExportConfig, export_bundle
+
+    export_bundle(ExportConfig(str(tuned), tmp_path / "bundle"))
+    cache = tmp_path / "vectors.db"
+    with Encoder.load(tuned, cache=cache) as encoder, Encoder.load(tmp_path / "bundle") as other:
+        np.testing.assert_array_equal(encoder.encode(TEXTS), other.encode(TEXTS))
+        assert encoder.manifest.recipe is not None
+    copy = shutil.copytree(tuned, tmp_path / "tuned")
+    change(copy / "mirror.json", pooling="mean-without-special")
+    with pytest.raises(BundleError, match=r"mean-without-special.*mirror-rt export"):
+        Encoder.load(copy)
+    shutil.copy(tuned / "mirror.json", copy)
+    with (copy / WEIGHTS).open("r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"abcd")
+    with pytest.raises(BundleError, match="is damaged"):
+        Encoder.load(copy)
