@@ -82,23 +82,24 @@ def describe_bundle(
     tuned = described.manifest is not None and described.manifest.format == TUNED
     if described.manifest is not None and (not tuned or TUNED in formats):
         return described
-    if described.is_static:
+    texts = "mirror_rt bundle" in formats
+    if described.is_static and texts:
         manifest = describe_static(described)
         return dataclasses.replace(described, manifest=manifest, tokenizer=TokenizerSettings())
-    variants = {} if tuned else onnx_variants(folder)
-    pairs = described.is_classifier and "mirror_rt cross-encoder" in formats
+    variants = {} if tuned or not texts else onnx_variants(folder)
+    pairs = not texts or (described.is_classifier and "mirror_rt cross-encoder" in formats)
     weights = is_checkpoint(described) and (weights or pairs or not variants)
     if not variants and not weights:
         refuse_pickled(described)
         Manifest.read(folder, formats)  # its error says what the folder lacks
     described = _with_tokenizer(described, described.transformer if weights else folder)
     try:
-        if pairs or "mirror_rt bundle" not in formats:
-            manifest = describe_cross_encoder(described)
-        elif weights:
-            manifest = describe_checkpoint(described, pooling)
-        else:
+        if not weights:
             manifest = describe_plain(described, variants, pooling)
+        elif pairs:
+            manifest = describe_cross_encoder(described)
+        else:
+            manifest = describe_checkpoint(described, pooling)
         return dataclasses.replace(described, manifest=manifest)
     except BundleError as error:
         raise BundleError(f"{error}. Or {to_export(folder)}") from error

@@ -237,6 +237,17 @@ def test_other_files_are_refused(copy, tmp_path):
         encode(folder)
 
 
+def test_a_reranker_takes_cross_encoders_alone(tiny_bert, static_bundle, bundle_copy):
+    (bundle_copy / "mirror.json").unlink()  # ONNX files are left
+    for folder, message in [
+        (tiny_bert, "scores no pairs"),
+        (static_bundle, "scores no pairs|mirror_rt.Encoder.load takes it"),
+        (bundle_copy, "has no mirror.json"),
+    ]:
+        with pytest.raises(BundleError, match=message):
+            Reranker.load(folder)
+
+
 def test_options_that_need_a_graph_are_refused(tiny_bert):
     with pytest.raises(ConfigError, match=r"providers='cuda' needs a graph.*mirror-rt export"):
         encode(tiny_bert, providers="cuda")

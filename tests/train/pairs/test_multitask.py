@@ -305,7 +305,7 @@ def test_predict_refuses(exported, bundle, folder, tuned, tmp_path, cli):
     quora = folder / "quora-dev.csv"
     for arguments, code, message in [
         ([bundle, "--input", lines], 1, "has no task heads: mirror-rt finetune"),
-        ([tuned.out, "--input", lines], 1, "export it first: mirror-rt export"),
+        ([tuned.out, "--input", lines], 2, "name the head: there are sentiment, paraphrase"),
         ([exported, "--input", lines], 2, "name the head: there are sentiment, paraphrase"),
         ([exported, "--head", "x", "--input", lines], 2, "no head 'x'"),
         ([exported, "--head", "paraphrase", "--input", lines], 1, "1 cells, expected two texts"),
