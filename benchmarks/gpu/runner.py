@@ -62,8 +62,8 @@ class Stage:
     Attributes:
         proof: name of the step that must pass, or else the stage is wrong.
         judges: names of steps that, if they run, must not say that it is wrong.
-        seconds_if_wrong: seconds after which the run ends where the proof did not pass, which leaves
-            the rest for a second try.
+        seconds_if_wrong: seconds after which the run ends where the proof did not pass, so that a
+            second try has the rest.
     """
 
     title: str

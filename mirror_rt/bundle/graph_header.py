@@ -1,4 +1,4 @@
-"""Read what an ONNX graph says of itself: its outputs, and the files in which its weights are."""
+"""Read what an ONNX graph says of itself: outputs, files of weights, and how it is quantised."""
 
 from __future__ import annotations
 
@@ -9,18 +9,28 @@ from pathlib import Path
 from mirror_rt.errors import BundleError
 from mirror_rt.io.protobuf import DamagedError, Messages, Value, as_bytes, as_text, map_file
 
+# Operators whose scale is set by the largest number of a whole batch, as a node of any depth names
+# them: field 4 of NodeProto in onnx.proto.
+_SCALED_BY_BATCH = tuple(
+    bytes([4 << 3 | 2, len(name)]) + name
+    for name in (b"DynamicQuantizeLinear", b"DynamicQuantizeMatMul", b"DynamicQuantizeLSTM")
+)
+
 
 @dataclass(frozen=True, slots=True)
 class GraphHeader:
-    """The outputs of a graph, and the files of its weights.
+    """The outputs of a graph, the files of its weights, and whether texts change each other.
 
     Attributes:
         outputs: name -> sizes of the output; None for a size that is not fixed.
         external: paths of the files that hold weights, beside that of the graph.
+        scaled_by_batch: whether it is quantised dynamically, with one scale for a whole batch, so
+            that what it gives for a text depends on the others and on the padding.
     """
 
     outputs: dict[str, tuple[int | None, ...]]
     external: tuple[str, ...]
+    scaled_by_batch: bool
 
 
 def read_header(path: Path) -> GraphHeader:
@@ -29,21 +39,25 @@ def read_header(path: Path) -> GraphHeader:
     Raises:
         BundleError: the file is not a whole ONNX graph, or has weights outside its folder.
     """
-    messages, outputs, external = Messages(), {}, set[str]()
+    messages, outputs, external, scaled = Messages(), {}, set[str](), False
     try:
-        for graph in messages.fields(map_file(path))[7]:
+        model = messages.fields(map_file(path))
+        nodes = [*model[25]]  # those of the functions
+        for graph in model[7]:
             parts = messages.fields(as_bytes(graph))
+            nodes += parts[1]
             for output in parts[12]:
                 value = messages.fields(as_bytes(output))
                 outputs[as_text(value[1])] = _sizes(messages, value[2])
             for weight in parts[5]:
                 external |= set(_locations(messages, as_bytes(weight)))
+        scaled = any(name in bytes(as_bytes(node)) for node in nodes for name in _SCALED_BY_BATCH)
     except (DamagedError, UnicodeDecodeError) as error:
         raise BundleError(f"{path} is not a whole ONNX file: {error}") from None
     for name in sorted(external):
         if name != Path(name).name:
             raise BundleError(f"{path}: its weights are in {name!r}, outside its folder")
-    return GraphHeader(outputs, tuple(sorted(external)))
+    return GraphHeader(outputs, tuple(sorted(external)), scaled)
 
 
 def _sizes(messages: Messages, kinds: list[Value]) -> tuple[int | None, ...]:

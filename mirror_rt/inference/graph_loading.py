@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from mirror_rt.bundle.file_records import verifying
+from mirror_rt.bundle.graph_header import read_header
 from mirror_rt.bundle.json_document import to_export
-from mirror_rt.bundle.manifest import Manifest, Variant
+from mirror_rt.bundle.manifest import BUNDLES, Manifest, Variant
 from mirror_rt.errors import ConfigError, MissingDependencyError, Setting
 from mirror_rt.inference.devices import choose_devices, device_name, memory_of, with_options
 from mirror_rt.inference.engines import attempts, find_native, open_native, openvino_offer
 from mirror_rt.inference.graph_files import check_graph, loadable
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_rt.inference.loaded_graph import LoadedGraph, Replicas
+from mirror_rt.inference.loaded_graph import LoadedGraph, OneByOne, Replicas
 from mirror_rt.inference.providers import (
     CPU,
     CUDA,
@@ -71,7 +72,20 @@ def open_variant(
     logger.info("%s runs under %s on %s: %s", runner.graph, best, where, runner.why)
     if asked == "auto" and best in (CPU, NATIVE) and logger.isEnabledFor(logging.INFO):
         _mention_openvino()
-    return runner, variant
+    return _independent(runner, folder / variant.file, manifest), variant
+
+
+def _independent(runner: LoadedGraph, graph: Path, manifest: Manifest) -> LoadedGraph:
+    """Return a graph whose vectors do not depend on the batch; that of a bundle is one already."""
+    if manifest.format in BUNDLES or not read_header(graph).scaled_by_batch:
+        return runner
+    logger.warning(
+        "%s is quantised dynamically, with one scale for a whole batch: each text runs by itself, "
+        "so that its vector does not depend on the others (mirror-rt export makes int8 that runs "
+        "in batches)",
+        graph,
+    )
+    return OneByOne(runner)
 
 
 def _open_checkpoint(

@@ -1,4 +1,4 @@
-"""A graph that is ready to run batches, whatever runs it, and the same graph on several cards."""
+"""A graph that is ready to run batches, whatever runs it: on several cards, or text by text."""
 
 from __future__ import annotations
 
@@ -46,6 +46,41 @@ class LoadedGraph(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free the memory once no run is in flight; every later run raises ClosedError."""
+
+
+class OneByOne(LoadedGraph):
+    """A graph that runs each text by itself, without padding, so that no other changes its vector.
+
+    It is for graphs with one scale for a whole batch.
+    """
+
+    def __init__(self, graph: LoadedGraph) -> None:
+        self.graph, self.providers, self.outputs = graph.graph, graph.providers, graph.outputs
+        self.devices, self.why = graph.devices, graph.why
+        self._runner = graph
+
+    @property
+    def replicas(self) -> Sequence[LoadedGraph]:
+        """The graphs that run, one for each device."""
+        return self._runner.replicas
+
+    def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
+        """Run a batch: float32 [rows, D], or [rows, length, H] with zeros for the padding."""
+        rows, length = batch.attention_mask.shape
+        found = [
+            self._runner.run(PaddedBatch(*(array[i : i + 1, :used] for array in batch)), output)
+            for i, used in enumerate(batch.attention_mask.sum(axis=1))
+        ]
+        if found[0].ndim == 2:
+            return np.concatenate(found)
+        padded = np.zeros((rows, length, found[0].shape[2]), found[0].dtype)
+        for row, of_tokens in zip(padded, found, strict=True):
+            row[: of_tokens.shape[1]] = of_tokens[0]
+        return padded
+
+    def close(self) -> None:
+        """Close the graph."""
+        self._runner.close()
 
 
 class Replicas(LoadedGraph):

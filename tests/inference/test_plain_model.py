@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import onnx
 import pytest
+from onnxruntime.quantization import quantize_dynamic
 
 from mirror_rt import BundleError, ConfigError, Encoder
 from mirror_rt.bundle.onnx_files import describe_bundle
@@ -121,6 +122,49 @@ def test_commands_take_the_folder(publish, bundle, cli, tmp_path):
     done = cli("evaluate", "geometry", "--model", folder, "--pooling", "mean", "--texts",
                tmp_path / "texts.txt")  # fmt: skip
     assert done.code == 0, done.err
+
+
+def in_a_branch(path):
+    """Put the nodes of a graph into a branch of an `If`, as exporters merge two graphs."""
+    model = onnx.load(path)
+    graph, branch = model.graph, onnx.GraphProto(name="branch")
+    branch.node.extend(graph.node)
+    branch.output.extend(graph.output)
+    always = onnx.helper.make_tensor("always", onnx.TensorProto.BOOL, [], [True])
+    names = [output.name for output in graph.output]
+    del graph.node[:]
+    graph.initializer.append(always)
+    graph.node.append(
+        onnx.helper.make_node("If", ["always"], names, then_branch=branch, else_branch=branch)
+    )
+    onnx.save(model, path)
+
+
+@pytest.mark.parametrize("outputs", [("last_hidden_state",), ("sentence_embedding",)])
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_scale_for_a_whole_batch_changes_no_vector(publish, tmp_path, caplog, outputs, merged):
+    folder = publish(outputs=outputs)
+    graph = folder / "onnx/model.onnx"
+    quantize_dynamic(graph, folder / "onnx/model_quantized.onnx")
+    if merged:
+        in_a_branch(folder / "onnx/model_quantized.onnx")
+    options = {"variant": "quantized", "providers": "cpu"}
+    with Encoder.load(folder, **options) as encoder:
+        alone = np.stack([encoder.encode(text) for text in TEXTS])
+        together = encoder.encode(TEXTS)
+        if encoder.pipeline.model.has_token_vectors:
+            tokens = [encoder.encode_tokens([text])[0] for text in TEXTS]
+            for found, expected in zip(encoder.encode_tokens(TEXTS), tokens, strict=True):
+                np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(together, alone)
+    assert sum("quantised dynamically" in line for line in caplog.messages) == 1
+    with Encoder.load(folder, **options, cache=tmp_path / "vectors.cache") as encoder:
+        encoder.encode(TEXTS)
+        np.testing.assert_allclose(encoder.encode(TEXTS[0]), alone[0], rtol=0, atol=2**-23)
+    caplog.clear()
+    with Encoder.load(folder) as encoder:
+        encoder.encode(TEXTS)
+    assert not any("quantised dynamically" in line for line in caplog.messages)
 
 
 @pytest.mark.parametrize(

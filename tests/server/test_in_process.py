@@ -192,6 +192,7 @@ def test_a_model_that_fails(make, encoder, caplog, monkeypatch):
         encoder.fails, encoder.nan = False, True
         status, answer = await Call(app, "/embed", {"inputs": ["a", "b"]}).answer()
         assert (status, answer["error_type"]) == (424, "Backend")
+        assert answer["error"].startswith("item 0: the model gives it no finite vector")
         encoder.nan = False
         assert (await Call(app, "/ready").answer())[0] == 503  # the verdict is kept for a while
         monkeypatch.setattr("mirror_rt.server.models.registry._PROBE_KEPT", 0.0)

@@ -103,8 +103,6 @@ def problem_of(error: BaseException, max_length: int = 0) -> Problem | None:
             return error
         case OverloadedError():
             return overloaded(error)
-        case NonFiniteError():
-            return Problem(424, "the model gives no finite vector for this input", "backend")
         case InvalidTextError():
             return _invalid(error, max_length)
         case ConfigError():
@@ -159,6 +157,8 @@ def _invalid(error: InvalidTextError, max_length: int) -> Problem:
             "request, or by --on-too-long truncate of the server)"
         )
     status, code = (413, "too_long") if long else (422, "invalid_text")
+    if isinstance(error, NonFiniteError):
+        status, code = 424, "backend"
     return Problem(status, f"item {i}: {reason}{more}", code, "input")
 
 
