@@ -5,7 +5,8 @@ python benchmarks/serve/bursts.py BUNDLE [--command PATH] [--timeout 5] [--varia
 Bursts of 30 requests of 256 texts, 120 of 64 and 500 of one text come all at once, without and with
 `X-Request-Timeout`. A line for each says how many were answered, refused and given up, when the
 last of each had its answer, and for how long the processor was busy after all of them. At the end,
-one text of 6.6 MB is encoded in chunks while small requests come.
+one text of 6.6 MB is encoded in chunks while small requests come. The last line is the most memory
+that the server had.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import random
 import re
+import statistics
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -34,7 +36,8 @@ class Outcome:
 
     def line(self) -> str:
         parts = [
-            f"{len(times)} x {status}, the last after {max(times):.2f} s"
+            f"{len(times)} x {status}, half after {statistics.median(times):.2f} s, the last "
+            f"after {max(times):.2f} s"
             for status, times in sorted(self.seconds.items())
         ]
         if self.retry_after:
@@ -58,6 +61,9 @@ def main() -> None:
         try:
             port = _port(server, log)
             asyncio.run(_bursts(port, server.pid, arguments.timeout))
+            status = Path(f"/proc/{server.pid}/status").read_text()
+            [kilobytes] = re.findall(r"VmHWM:\s+(\d+) kB", status)
+            print(f"memory: {int(kilobytes) / 1000:.0f} MB at most")
         finally:
             server.terminate()
             server.wait()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_rt.errors import ConfigError, MirrorError, require
+from mirror_rt.bundle.manifest import FileRecord, Layout, Manifest
+from mirror_rt.errors import BundleIntegrityError, ConfigError, MirrorError, require
 
 _LOG_IN = "a token in HF_TOKEN, or hf auth login"
 
@@ -46,6 +46,8 @@ def download_graphs(
 ) -> Path:
     """Download the files of a bundle whose manifest is in the snapshot `folder`, of its commit."""
     files = Manifest.read(folder, None).files_of(variants)
+    if not offline:
+        check_sizes(name, folder, files, error=error)
     return download(
         name,
         revision=folder.name,
@@ -53,6 +55,26 @@ def download_graphs(
         error=error,
         allow=[Layout.manifest, Layout.card, *map(glob.escape, files)],
     )
+
+
+def check_sizes(
+    name: str, folder: Path, files: Mapping[str, FileRecord], *, error: type[MirrorError]
+) -> None:
+    """Refuse files on the hub that are larger than a manifest says, before they are downloaded.
+
+    `folder` is the snapshot of the commit; what it has already is compared when it is loaded.
+    """
+    if all((folder / file).exists() for file in files):
+        return
+    hub = hub_library(f"loading {name!r} by name")
+    with hub_errors(name, error=error):
+        for entry in hub.HfApi().list_repo_tree(name, revision=folder.name, recursive=True):
+            record, size = files.get(entry.path), getattr(entry, "size", 0)
+            if record is not None and size > record.bytes:
+                raise BundleIntegrityError(
+                    f"{name} at commit {folder.name[:12]} is damaged, nothing was downloaded: "
+                    f"{entry.path} has {size:,} bytes, and its manifest says {record.bytes:,}"
+                )
 
 
 def download(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.bundle.hub import download, download_graphs, is_hub_name
+from mirror_rt.bundle.hub import check_sizes, download, download_graphs, is_hub_name
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
@@ -94,8 +94,14 @@ def _download_pack(name: str, folder: Path, *, offline: bool) -> tuple[Path, lis
         return download(name, revision=folder.name, offline=offline, error=HubError, allow=patterns)
 
     fetched = fetch([*map(glob.escape, wanted)])
-    for path, manifest in _manifests(fetched).items():
-        wanted += [f"{path}/{file}" for file in manifest.files]
+    records = {
+        f"{path}/{file}": record
+        for path, manifest in _manifests(fetched).items()
+        for file, record in manifest.files.items()
+    }
+    if not offline:
+        check_sizes(name, fetched, records, error=HubError)
+    wanted += records
     cards = [Layout.card, *(f"{entry.path}/{Layout.card}" for entry in entries)]
     fetched = fetch([*map(glob.escape, [*wanted, *cards]), *LICENSES])
     free = [path.name for pattern in LICENSES for path in fetched.glob(pattern)]

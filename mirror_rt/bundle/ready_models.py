@@ -11,8 +11,9 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -63,8 +64,12 @@ class ReadyModel:
         """The folder of the bundle in the package."""
         return self.package.replace("-", "_")
 
-    def other_release(self, manifest: Manifest) -> str | None:
-        """Return what is wrong with the manifest of a package of this version, or None."""
+    def check_of(self, version: str) -> Callable[[Manifest], str | None] | None:
+        """Return the check of the manifest in a package of a version; None if it is a local one."""
+        return None if "+" in version else self._other_release
+
+    def _other_release(self, manifest: Manifest) -> str | None:
+        """Return what is wrong with the manifest of a released package, or None."""
         if (found := pin_of(manifest)) == self.pin:
             return None
         return (f"its {Layout.manifest} is not that of the release {self.version} "
@@ -133,14 +138,16 @@ def find_ready_model(name: str) -> ReadyModel | None:
 def ready_bundle(model: ReadyModel, *, offline: bool = False) -> Path:
     """Return the folder of a ready bundle, which is fetched on first use.
 
-    The first of these that has it decides: the cache ($MIRROR_RT_CACHE), an installed data wheel,
+    The first of these that has it whole decides: the cache ($MIRROR_RT_CACHE), an installed data
+    wheel, which is compared with the pin as a fetched one is,
     the model hub (if $MIRROR_RT_BUNDLE_OWNER names an owner there), and the indexes of pip. With
     `offline`, only what is on this machine is used.
     """
     cached = cache_folder() / "bundles" / f"{model.name}-{model.version}"
-    for folder in (cached, _installed(model)):
-        if folder is not None and _is_whole(folder):
-            return folder
+    if _is_whole(cached):
+        return cached
+    if (installed := _installed(model)) is not None and _is_whole(*installed):
+        return installed[0]
     if owner := os.environ.get(_OWNER):
         found = _from_hub(f"{owner}/{model.name}", offline=offline)
         if found is not None:
@@ -157,9 +164,9 @@ def ready_bundle(model: ReadyModel, *, offline: bool = False) -> Path:
     try:
         with download_wheel(model.requirement, title=model.name) as wheel:
             if not _is_whole(cached):  # another process may have been faster
-                local = "+" in wheel.name.split("-")[1]
+                check = model.check_of(wheel.name.split("-")[1])
                 with new_folder(cached, overwrite=True) as fresh:
-                    unpack(wheel, model.module, fresh, None if local else model.other_release)
+                    unpack(wheel, model.module, fresh, check)
     except BundleIntegrityError as error:
         raise BundleIntegrityError(
             f"{model.requirement} as pip found it is damaged, nothing was kept: {error}; look at "
@@ -171,20 +178,28 @@ def ready_bundle(model: ReadyModel, *, offline: bool = False) -> Path:
     return cached
 
 
-def _installed(model: ReadyModel) -> Path | None:
-    """Return the folder of the bundle in an installed data wheel; None if there is none."""
+def _installed(model: ReadyModel) -> tuple[Path, Callable[[Manifest], str | None] | None] | None:
+    """Return the bundle in an installed data wheel, and its check; None if there is none."""
     spec = find_spec(model.module)
     if spec is None or not spec.submodule_search_locations:
         return None
-    return Path(next(iter(spec.submodule_search_locations)))
+    try:
+        installed = version(model.package)
+    except PackageNotFoundError:  # a folder that says nothing of its version
+        installed = model.version
+    return Path(next(iter(spec.submodule_search_locations))), model.check_of(installed)
 
 
-def _is_whole(folder: Path) -> bool:
-    """Return whether a folder has every file of its bundle, as its manifest says."""
+def _is_whole(folder: Path, check: Callable[[Manifest], str | None] | None = None) -> bool:
+    """Return whether a folder has every file of its bundle, as its manifest says, which is right.
+
+    `check` returns what is wrong with the manifest, or None; None takes any manifest.
+    """
     if not (folder / Layout.manifest).is_file():
         return False
     try:
-        damage = Manifest.read(folder).damage(folder)
+        manifest = Manifest.read(folder)
+        damage = (None if check is None else check(manifest)) or manifest.damage(folder)
     except BundleError as error:
         damage = str(error)
     if damage is not None:

@@ -64,23 +64,24 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
 class ScoreHead:
     """The layers of a head with their weights, float32 [the sum of `ScoreLayer.weights`].
 
-    It computes in float64, so that logits do not depend on the batch in their float32 digits.
+    It computes in float64, and every row alike, so that logits do not depend on the batch.
     """
 
     def __init__(self, described: ScoreLayers, weights: npt.NDArray[np.float32]) -> None:
         self.described = described
         self._weights = weights
         ends = np.cumsum([0, *(layer.weights for layer in described.layers)]).tolist()
-        self._layers = [
-            (layer, weights[begin:end].astype(np.float64))
-            for layer, (begin, end) in zip(described.layers, pairwise(ends), strict=True)
-        ]
+        self._layers: list[tuple[ScoreLayer, Floats, Floats]] = []
+        for layer, (begin, end) in zip(described.layers, pairwise(ends), strict=True):
+            own, size = weights[begin:end].astype(np.float64), layer.outputs * layer.inputs
+            matrix = np.ascontiguousarray(own[:size].reshape(layer.outputs, layer.inputs).T)
+            self._layers.append((layer, matrix, own[size:].reshape(-1, layer.outputs)))
 
     def __call__(self, vectors: npt.ArrayLike) -> Vectors:
         """Map vectors of pairs [n, D] to logits, float32 [n, C]."""
-        x = np.asarray(vectors, np.float64)
-        for layer, weights in self._layers:
-            x = _apply(layer, weights, x)
+        x = np.asarray(vectors, np.float64, order="C")
+        for layer, matrix, rows in self._layers:
+            x = _apply(layer, matrix, rows, x)
         return x.astype(np.float32)
 
     @classmethod
@@ -148,10 +149,9 @@ def pack_layers(layers: Sequence[Sequence[npt.ArrayLike]]) -> npt.NDArray[np.flo
     return np.concatenate(arrays)
 
 
-def _apply(layer: ScoreLayer, weights: Floats, x: Floats) -> Floats:
-    outputs, matrix = layer.outputs, layer.outputs * layer.inputs
-    x = x @ weights[:matrix].reshape(outputs, layer.inputs).T
-    rows = weights[matrix:].reshape(-1, outputs)
+def _apply(layer: ScoreLayer, matrix: Floats, rows: Floats, x: Floats) -> Floats:
+    # Not `@`: the threads of BLAS would wait for a processor behind those that run the encoder.
+    x = np.einsum("ni,io->no", x, matrix)
     x = ACTIVATIONS[layer.activation](x + rows[0])
     if layer.norm is None:
         return x

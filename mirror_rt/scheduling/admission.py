@@ -23,9 +23,9 @@ _SPECIAL = 2  # tokens that most models put around a text
 # as many tokens, but no more than run within this part of `max_wait`: enough to keep the devices
 # busy, while a small request waits behind no more of them.
 _RUNS_OF_LARGE, _PART_OF_WAIT = 2, 0.25
-# Seconds of a run for which others wait; its tokens are at least this multiple of the fixed cost
-# of a run, which are then a twentieth of it.
-_BRIEF_SECONDS, _BRIEF_COSTS = 0.03, 20
+# Seconds of a run for which others wait, if it had the devices alone: beside a second one it takes
+# twice as long. Its tokens are at least this multiple of the fixed cost of a run.
+_BRIEF_SECONDS, _BRIEF_COSTS = 0.015, 10
 
 
 class Admission:

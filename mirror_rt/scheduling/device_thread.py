@@ -42,11 +42,14 @@ class DeviceThread(threading.Thread):
         """Run batches until the queue is closed and empty."""
         while self.queue.wait():
             for shared in self._turns(self.queue.has_rows):  # until then, rows can join a batch
-                batch = self.queue.take(wait=False, shared=shared) or []
-                for of_tokens in (False, True):  # they are two outputs of the graph, so two runs
-                    self._run_batch([t for t in batch if t.request.of_tokens == of_tokens])
-                self.queue.ran(batch)
-                del batch  # frees its vectors before the thread waits for the next one
+                self.run_next(shared=shared)
+
+    def run_next(self, *, shared: bool = False) -> None:
+        """Run the next batch in whatever thread, if rows wait: a brief one if others want turns."""
+        batch = self.queue.take(wait=False, shared=shared) or []
+        for of_tokens in (False, True):  # they are two outputs of the graph, so two runs
+            self._run_batch([text for text in batch if text.request.of_tokens == of_tokens])
+        self.queue.ran(batch)
 
     def _run_batch(self, batch: list[WaitingText]) -> None:
         """Run a batch; if it fails, run its halves, down to the text at fault."""

@@ -17,6 +17,7 @@ from mirror_rt.errors import ClosedError, ConfigError, InvalidTextError, Reentra
 from mirror_rt.pipeline.inputs import Inputs, as_list
 from mirror_rt.pipeline.options import EncodeKeywords, EncodePlan
 from mirror_rt.pipeline.pipeline import Pipeline
+from mirror_rt.scheduling.device_thread import DeviceThread
 from mirror_rt.scheduling.queue import RequestQueue
 from mirror_rt.scheduling.requests import Request, RequestTimes
 from mirror_rt.scheduling.tokenizing import Tokenizing, Work
@@ -58,8 +59,10 @@ class ReentryGuard(threading.local):
 class Intake:
     """Takes calls, from threads or asyncio tasks, into the queue of one scheduler."""
 
-    def __init__(self, pipeline: Pipeline, queue: RequestQueue) -> None:
+    def __init__(self, pipeline: Pipeline, queue: RequestQueue, device: DeviceThread) -> None:
         self._pipeline, self.queue = pipeline, queue
+        # A lookup is over before another thread has woken up.
+        self._lookups = device if pipeline.model.looks_up else None
         # The second thread is for what takes several steps. So large requests are tokenised one
         # after the other, and small ones wait for none of them.
         self._short, self._long = (
@@ -105,14 +108,17 @@ class Intake:
 
         With `here`, texts of any length are tokenised in this thread. With `exempt`, the call is
         admitted however much waits. `prepare` changes some texts at a time in the thread that
-        tokenises them. The caller holds the guard.
+        tokenises them. What is tokenised in this thread runs here, too, if it is looked up. The
+        caller holds the guard.
         """
         request = self.request(inputs, timeout, options, times, of_tokens=of_tokens)
         request.exempt, request.prepare = exempt, prepare
         # The cache is a file, for which no event loop waits.
         asks_cache = self._pipeline.cache is not None and not exempt
         if here or (_is_short(request.texts) and prepare is None and not asks_cache):
-            self._put(request, _tokenize(self._pipeline, request))
+            self._put(request, _tokenize(self._pipeline, request), wake=self._lookups is None)
+            if self._lookups is not None:
+                self._lookups.run_next()
         else:
             self.admit(request, "tokenize" if prepare is None else "shorten")
             self.tokenize_aside(request, self._put)
@@ -128,14 +134,14 @@ class Intake:
         estimate = self.queue.admission.estimate
         self.queue.admit(request, estimate.tokens(request) if request.runs else 0)
 
-    def _put(self, request: Request, rows: TokenRows) -> None:
+    def _put(self, request: Request, rows: TokenRows, *, wake: bool = True) -> None:
         """Queue the rows of a request, with the vectors that the cache has.
 
         An exempt request asks whether the model runs.
         """
         cache = self._pipeline.cache
         if cache is None or request.of_tokens or request.exempt:
-            self.queue.put(request, rows)
+            self.queue.put(request, rows, wake=wake)
         else:
             self.queue.put(request, rows, cache.find(rows.tokens.keys()))
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +14,7 @@ from mirror_rt.errors import ClosedError, DeadlineError, OverloadedError
 from mirror_rt.pipeline.results import Vectors
 from mirror_rt.scheduling.admission import Admission
 from mirror_rt.scheduling.requests import BatchReport, Request, SchedulerStatistics
-from mirror_rt.scheduling.turns import RECENT_SECONDS
+from mirror_rt.scheduling.rows import RequestRows
 from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts, still_wanted
 from mirror_rt.tokens.chunking import TokenRows
 
@@ -26,32 +24,23 @@ _NONE_FOUND: Mapping[int, Vectors] = MappingProxyType({})
 class RequestQueue:
     """The queue of requests: they pass `admit`, `put`, `take`, and then `fill` or `end`.
 
-    A request is small or large. The rows of small ones may run at once. Large ones take turns: what
-    came first is finished first, and a small request waits for a share of the first one alone.
-
     Args:
-        token_budget: most padded tokens of a batch of more than one text.
-        run_cost: fixed cost of a run, expressed in tokens.
+        token_budget, run_cost, pad_to: those of `RequestRows`.
         dimension: length D of the vectors.
-        pad_to: tokens that every row costs; None where it costs as many as it has.
         limits: other arguments of `Admission`.
     """
 
     def __init__(
         self, *, token_budget: int, run_cost: int, dimension: int, pad_to: int | None, **limits: Any
     ) -> None:
-        self._token_budget, self._run_cost = token_budget, run_cost
         self._dimension, self._pad_to = dimension, pad_to
         # Reentrant, because cancelling a future under the lock calls `end` again.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._waiting = WaitingTexts()
-        self.admission = Admission(
-            self._waiting, token_budget=token_budget, run_cost=run_cost, **limits
-        )
-        self._turns: deque[Request] = deque()  # large requests with rows that are not queued
+        waiting, sizes = WaitingTexts(), {"token_budget": token_budget, "run_cost": run_cost}
+        self.admission = Admission(waiting, **sizes, **limits)
+        self._rows = RequestRows(waiting, self.admission, **sizes, pad_to=pad_to)
         self._closed = False
-        self._small_came = -math.inf  # the last small request
         self._statistics = SchedulerStatistics()
 
     def admit(self, request: Request, tokens: int) -> None:
@@ -72,11 +61,13 @@ class RequestQueue:
             return self.admission.refusing(request)
 
     def put(
-        self, request: Request, rows: TokenRows, found: Mapping[int, Vectors] = _NONE_FOUND
-    ) -> None:
+        self, request: Request, rows: TokenRows, found: Mapping[int, Vectors] = _NONE_FOUND,
+        *, wake: bool = True,
+    ) -> None:  # fmt: skip
         """Queue the rows of a request; one that is not admitted yet is admitted first.
 
-        `found` has the pooled vectors of rows that need not run, float32 [D].
+        `found` has the pooled vectors of rows that need not run, float32 [D]. With `wake` false no
+        device is told of the rows: the caller takes the next batch.
         """
         n, lengths, pad_to = len(rows.tokens), rows.tokens.lengths, self._pad_to
         left = [row for row in range(n) if row not in found]
@@ -92,17 +83,9 @@ class RequestQueue:
                 self.admission.estimate.learn(request.texts, whole)
             request.accept(rows, self._dimension, found)
             self.admission.tokenized(request, tokens)
-            if request.large:
-                # Rows of similar length follow each other, so that those that run together need
-                # little padding.
-                request.order = sorted(left, key=lengths.tolist().__getitem__)[::-1]
-                self._turns.append(request)
-            else:
-                request.order = left[::-1]
-                self._queue_rows(request, math.inf)
-                if not request.exempt:
-                    self._small_came = time.monotonic()
-            self._changed.notify()
+            self._rows.add(request, left)
+            if wake:
+                self._changed.notify()
             complete = request.left == 0 and self.end(request)
         if complete:  # it has no rows
             request.succeed()
@@ -139,7 +122,7 @@ class RequestQueue:
 
     def has_rows(self) -> bool:
         """Return whether rows wait to be run."""
-        return bool(self._waiting or self._turns)
+        return bool(self._rows)
 
     def wait(self) -> bool:
         """Wait for rows; return False when the queue is closed and nothing more comes."""
@@ -163,7 +146,7 @@ class RequestQueue:
         with self._lock:
             while True:
                 now = time.monotonic()
-                batch = self._next_batch(shared, shared or now - self._small_came < RECENT_SECONDS)
+                batch = self._rows.take(now, shared=shared)
                 texts = [one for text in batch for one in text.all]
                 late = {t.request for t in texts if t.deadline is not None and t.deadline <= now}
                 if late:
@@ -179,7 +162,7 @@ class RequestQueue:
             for text in [one for first in batch for one in first.all]:
                 self.admission.set_waiting(text.request, text.request.waiting - 1)
             self.admission.run(batch)
-            if self._waiting or self._turns:
+            if self._rows:
                 self._changed.notify()  # another device may be free
         for request in late:
             request.fail(DeadlineError(request.timeout))
@@ -215,13 +198,10 @@ class RequestQueue:
             if request.stop is not None:
                 request.stop.set()
             self.admission.forget(request)
-            for text in request.queued:
-                self._waiting.remove(text)
             # Break the reference cycle, and free what nobody needs: the tokenizer may be about to
             # work for the request.
-            request.queued, request.order, request.texts = [], [], []
-            if request in self._turns:
-                self._turns.remove(request)
+            self._rows.remove(request)
+            request.texts = []
             if self._closed:
                 self._changed.notify_all()  # devices wait for the last requests
             return True
@@ -295,40 +275,3 @@ class RequestQueue:
             ended = self.end(request)
             self._statistics.expired += waiting if ended else 0
             return ended
-
-    def _next_batch(self, brief: bool, brief_of_large: bool) -> list[WaitingText]:
-        """Take out a batch that is brief, or is so if it is of large requests."""
-        most = int(min(self._token_budget, self.admission.brief_tokens))
-        self._give_turns(most if brief_of_large else math.inf)
-        return self._waiting.take(
-            token_budget=most if brief else self._token_budget,
-            large_budget=most if brief_of_large else self._token_budget,
-            run_cost=self._run_cost,
-        )
-
-    def _give_turns(self, most: float) -> None:
-        """Queue rows of the large request whose turn it is, at most `most` tokens."""
-        while self._turns and (room := self.admission.room_for_large(most)) > 0:
-            request = self._turns[0]
-            self._queue_rows(request, room)
-            if not request.order:
-                self._turns.popleft()
-
-    def _queue_rows(self, request: Request, tokens: float) -> None:
-        """Queue the next rows of a request, until they have so many tokens."""
-        assert request.rows is not None
-        ids, offsets = request.rows.tokens.ids, request.rows.tokens.offsets
-        now, deadline = time.monotonic(), request.deadline
-        queued = 0
-        while request.order and queued < tokens:
-            row = request.order.pop()
-            begin, end = int(offsets[row]), int(offsets[row + 1])
-            length = self._pad_to or end - begin
-            key = request.rows.tokens.key(row), request.of_tokens  # two outputs of the graph
-            text = WaitingText(
-                request, row, ids[begin:end], length, now, deadline, request.large, key
-            )
-            request.queued.append(text)
-            self._waiting.add(text)
-            queued += length
-        self.admission.set_unqueued(request, request.unqueued - queued)

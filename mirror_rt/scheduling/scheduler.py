@@ -69,7 +69,8 @@ class Scheduler:
         max_wait: seconds; a call raises `OverloadedError`, too, if what waits before it would take
             longer, or would leave it too little of its `timeout`. None for no such limit.
         on_batch: called after every run in the device's thread, once its results are given, for
-            example to collect metrics.
+            example to collect metrics; after lookups also in the calling thread, where it cannot
+            encode.
         turns: what it shares with the schedulers of other models, so that the models take turns;
             a model that only looks up vectors needs none.
 
@@ -107,7 +108,6 @@ class Scheduler:
             dimension=first.model.dimension,
             pad_to=first.pad_to,
         )
-        self.intake = Intake(first, self._queue)
         runs = [pipeline.model.prepare_concurrent_runs() for pipeline in pipelines]
         if first.model.looks_up:  # which is over at once
             turns = None
@@ -118,6 +118,7 @@ class Scheduler:
             for pipeline, n in zip(pipelines, runs, strict=True)
             for _ in range(n)
         ]
+        self.intake = Intake(first, self._queue, self._devices[0])
         self._on_batch = on_batch
         for device in self._devices:
             device.start()
@@ -217,8 +218,7 @@ class Scheduler:
 
     def statistics(self) -> SchedulerStatistics:
         """Return the counts since the start, and how much waits now."""
-        with self.intake.guard():
-            return self._queue.statistics()
+        return self._queue.statistics()
 
     def refusing(self) -> tuple[float, str] | None:
         """Return for how many seconds every call was refused, and why; None if one would not be.

@@ -73,8 +73,10 @@ class WaitingTexts:
         self._numbers = self._waiting = 0
         self._first: dict[Hashable, WaitingText] = {}
         self._by_length: list[tuple[int, int, WaitingText]] = []
-        # Texts that no longer wait stay in this heap until they come to the top.
-        self._by_due: list[tuple[float, int, WaitingText]] = []
+        # Those of small and of large requests. Texts that no longer wait stay in these heaps until
+        # they come to the top.
+        self._by_due: dict[bool, list[tuple[float, int, WaitingText]]] = {False: [], True: []}
+        self._large_ran = False  # whether the last batch was of large requests
 
     def __len__(self) -> int:
         return len(self._by_length)
@@ -84,7 +86,7 @@ class WaitingTexts:
         text.number = self._numbers = self._numbers + 1
         text.waits = True
         self._waiting += 1
-        heapq.heappush(self._by_due, (text.due, text.number, text))
+        heapq.heappush(self._by_due[text.large], (text.due, text.number, text))
         if (first := self._first.get(text.key)) is None:
             self._put(text)
         else:
@@ -113,50 +115,63 @@ class WaitingTexts:
     ) -> list[WaitingText]:
         """Take out the next batch: the text that is due first, and others that run well with it.
 
-        The others are chosen among the texts that are due first, some dozens of them on a CPU. A
-        choice among all waiting texts would need less padding, but in a long queue texts of a
-        common length would overtake the others forever.
+        After a batch of large requests comes one of small ones, if they wait, and no batch is of
+        both: a small request would wait for what it shares its run with. The others are chosen
+        among the texts that are due first, some dozens of them on a CPU. A choice among all waiting
+        texts would need less padding, but in a long queue texts of a common length would overtake
+        the others forever.
 
         Args:
             token_budget: most padded tokens of a batch of more than one text.
             run_cost: fixed cost of a run, expressed in tokens.
-            large_budget: the same where the text that is due first is of a large request; None for
-                `token_budget`.
+            large_budget: the same for large requests; None for `token_budget`.
 
         Returns:
             Texts, the shortest first, with the others of each; an empty list if no text waits.
         """
+        if (first := self._first_due()) is None:
+            return []
+        self._large_ran = first.large
         if len(self) == 1:
             return self.take_all()
-        while self._by_due and not self._by_due[0][2].waits:
-            heapq.heappop(self._by_due)
-        if not self._by_due:
-            return []
-        first = self._first[self._by_due[0][2].key]
         if first.large and large_budget is not None:
             token_budget = large_budget
         at = bisect_left(self._by_length, (first.length, first.number))
         reach = max(1, token_budget // max(1, first.length))
         low, high = max(0, at - reach + 1), min(len(self), at + reach)
-        rows = self._due_first(low, high, _RUNS_OF_COST * run_cost)
+        rows = self._due_first(low, high, at, _RUNS_OF_COST * run_cost)
         lengths = np.array([self._by_length[row][0] for row in rows], dtype=np.int64)
         start, stop = best_window(
             lengths, bisect_left(rows, at), token_budget=token_budget, run_cost=run_cost
         )
         return self._forget_rows(rows[start:stop])
 
-    def _due_first(self, low: int, high: int, tokens: int) -> Sequence[int]:
-        """Return the rows in `low` .. `high`, ascending, that are due first.
+    def _first_due(self) -> WaitingText | None:
+        """Return the text that runs in any case; None if no text waits."""
+        for heap in self._by_due.values():
+            while heap and not heap[0][2].waits:
+                heapq.heappop(heap)
+        small, large = self._by_due.values()
+        tops = small[:1] if self._large_ran and small else small[:1] + large[:1]
+        return self._first[min(tops)[2].key] if tops else None
 
-        They are at least `_CANDIDATES` texts and `tokens` tokens, as far as there are so many.
+    def _due_first(self, low: int, high: int, first: int, tokens: int) -> list[int]:
+        """Return the rows in `low` .. `high`, ascending, that may run with the row `first`.
+
+        They are of small requests, or of large ones, as that is. Those that are due first come:
+        at least `_CANDIDATES` texts and `tokens` tokens, as far as there are so many.
         """
-        if high - low <= _CANDIDATES:
-            return range(low, high)
         waiting = [entry[2] for entry in self._by_length[low:high]]
-        by_due = sorted(
-            range(low, high), key=lambda row: (waiting[row - low].due, waiting[row - low].number)
-        )
-        n = _CANDIDATES
+        large = waiting[first - low].large
+        rows = [low + i for i, text in enumerate(waiting) if text.large == large]
+        if len(rows) <= _CANDIDATES:
+            return rows
+
+        def place(row: int) -> tuple[bool, float, int]:
+            text = waiting[row - low]  # one that waits with `first` may be due before it
+            return row != first, text.due, text.number
+
+        by_due, n = sorted(rows, key=place), _CANDIDATES
         found = sum(self._by_length[row][0] for row in by_due[:n])
         while found < tokens and n < len(by_due):
             found += self._by_length[by_due[n]][0]
@@ -194,9 +209,10 @@ class WaitingTexts:
 
     def _compact(self) -> None:
         """Remove texts that no longer wait from the heap, before they are most of it."""
-        if len(self._by_due) > 2 * self._waiting + 64:
-            self._by_due = [entry for entry in self._by_due if entry[2].waits]
-            heapq.heapify(self._by_due)
+        if sum(map(len, self._by_due.values())) > 2 * self._waiting + 64:
+            for large, heap in self._by_due.items():
+                self._by_due[large] = [entry for entry in heap if entry[2].waits]
+                heapq.heapify(self._by_due[large])
 
 
 def best_window(

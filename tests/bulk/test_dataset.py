@@ -130,15 +130,22 @@ def test_what_changed_is_encoded_again_and_nothing_else(bundle, dataset, tmp_pat
 
 
 @pytest.mark.full
-def test_kills_leave_the_files_of_one_run(bundle, dataset, tmp_path):
+@pytest.mark.parametrize("shards", [1, 2])
+def test_kills_leave_the_files_of_one_run(bundle, dataset, tmp_path, shards):
     encode_dataset(config(bundle, dataset, tmp_path / "whole"))
-    out = tmp_path / "out"
-    arguments = ["encode", bundle, "--input", dataset, "--output", out, "--errors", "nan",
-                 "--threads", 1]  # fmt: skip
-    done, parts = run_with_kills(arguments, KILLS, folder=out, pattern="*-?????.parquet")
-    assert done.returncode == 0, done.stderr
-    assert parts
+    out, killed = tmp_path / "out", []
+    for shard in range(shards):
+        arguments = ["encode", bundle, "--input", dataset, "--output", out, "--errors", "nan",
+                     "--threads", 1, "--shard", f"{shard}/{shards}"]  # fmt: skip
+        done, parts = run_with_kills(
+            arguments, KILLS, folder=out, seed=shard, pattern="*-?????.parquet"
+        )
+        assert done.returncode == 0, done.stderr
+        killed += parts
+    assert killed
     assert contents(out) == contents(tmp_path / "whole")
+    proved = merge_manifest(config(bundle, dataset, out))
+    assert proved == json.loads((tmp_path / "whole/_manifest.json").read_text())
 
 
 def test_an_interrupted_job_says_what_is_saved(bundle, dataset, tmp_path, monkeypatch):

@@ -312,6 +312,25 @@ def test_a_file_damaged_on_the_hub_is_refused(hub, pushed, tmp_path, path):
         Encoder.load(NAME)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_larger_than_its_manifest_says_is_not_downloaded(hub, bundle, tmp_path, packed):
+    if packed:
+        pack = tmp_path / "pack"
+        shutil.copytree(bundle, pack / "en")
+        PackIndex({"en": PackedBundle.describe(pack, "en", {})}, default="en").write(pack)
+    push(pack if packed else bundle, NAME)
+    repository = hub.repositories[NAME]
+    path = "en/onnx/model.onnx" if packed else "onnx/model.onnx"
+    tree = repository.commits[repository.branches["main"]]
+    tree[path] = dataclasses.replace(tree[path], content=tree[path].content + b"x")
+    with pytest.raises(BundleIntegrityError, match=rf"{path} has [\d,]+ bytes, and its manifest"):
+        pull(NAME, tmp_path / "out")
+    if not packed:
+        with pytest.raises(BundleIntegrityError, match="nothing was downloaded"):
+            Encoder.load(NAME)
+    assert not any(path in request for request in hub.downloads())
+
+
 def test_a_file_missing_on_the_hub_is_refused(hub, bundle, tmp_path):
     push(bundle, NAME)
     del hub.repositories[NAME].commits[hub.repositories[NAME].branches["main"]]["tokenizer.json"]

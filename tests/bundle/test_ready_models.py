@@ -101,6 +101,29 @@ def test_an_installed_wheel_is_used_where_it_is(
     assert Encoder.load(NAME, offline=True).folder == tmp_path / "site/mirror_rt_default"
 
 
+@pytest.mark.parametrize("version", ["1.0.0", "1.0.0+local", "2.0.0"])
+def test_an_installed_wheel_is_compared_with_its_pin(
+    index, bundle, release, write_wheel, tmp_path, monkeypatch, caplog, version
+):
+    with zipfile.ZipFile(write_wheel(release, bundle, tmp_path)) as wheel:
+        wheel.extractall(tmp_path / "site")
+    [information] = (tmp_path / "site").glob("*.dist-info")
+    metadata = (
+        (information / "METADATA").read_text().replace("Version: 1.0.0", f"Version: {version}")
+    )
+    (information / "METADATA").write_text(metadata)
+    manifest = tmp_path / "site/mirror_rt_default/mirror.json"
+    changed = {"prompts": {"own": "say "}, "default_prompt_name": "own"}
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | changed))
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    if version == "1.0.0+local":  # which nobody has released
+        assert Encoder.load(NAME, offline=True).folder == manifest.parent
+        return
+    with pytest.raises(BundleError, match="is not on this machine"):
+        Encoder.load(NAME, offline=True)
+    assert "its mirror.json is not that of the release 1.0.0" in caplog.text
+
+
 def test_a_changed_file_is_refused_and_nothing_is_kept(
     index, bundle, release, write_wheel, tmp_path, monkeypatch
 ):

@@ -25,8 +25,10 @@ from mirror_rt import (
     UnknownOptionError,
 )
 from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.score_layers import ScoreLayer, ScoreLayers
 from mirror_rt.heads.predictor import Predictor
 from mirror_rt.io.atomic import sha256
+from mirror_rt.reranking.score_head import ScoreHead, pack_layers
 from mirror_rt.tokens.pairs import Pair
 
 text = st.one_of(
@@ -61,6 +63,22 @@ def test_scores_do_not_depend_on_the_batch(reranker, pairs):
     np.testing.assert_allclose(reranker.predict(pairs[::-1])[::-1], whole, atol=1e-6)
     assert reranker.predict([]).shape == (0,)
     assert np.ptp(reranker.predict([pairs[5], pairs[5][::-1]])) > 1e-3  # the types are used
+
+
+@pytest.mark.parametrize("outputs", [1, 7])
+def test_the_head_adds_up_a_row_alike_in_every_batch(outputs):
+    """Whole sums are 0, so that what is seen is the order in which they were rounded."""
+    rng = np.random.default_rng(0)
+    half, columns = rng.normal(size=(40, 192)), rng.normal(size=(outputs, 192))
+    order = rng.permutation(384)
+    vectors = np.concatenate([half, -half], axis=1)[:, order].astype(np.float32)
+    matrix = np.concatenate([columns, columns], axis=1)[:, order]
+    labels = [str(i) for i in range(outputs)]
+    layers = ScoreLayers([ScoreLayer(384, outputs)], labels)
+    head = ScoreHead(layers, pack_layers([[matrix, np.zeros(outputs)]]))
+    alone = np.concatenate([head(vectors[i : i + 1]) for i in range(40)])
+    np.testing.assert_array_equal(head(vectors), alone)
+    assert np.ptp(alone) > 0
 
 
 @settings(max_examples=int(os.environ.get("MIRROR_RT_FUZZ", "100")), deadline=None,

@@ -453,8 +453,8 @@ def test_a_run_that_is_done_before_its_call_is_accepted(encoder, monkeypatch):
     scheduler = Scheduler(encoder)
     put = scheduler._queue.put
 
-    def put_and_run(request, rows):
-        put(request, rows)
+    def put_and_run(request, rows, **options):
+        put(request, rows, **options)
         encoder.free()
         assert request.future.result(60) is not None
 

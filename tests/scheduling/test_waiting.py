@@ -112,8 +112,8 @@ def test_best_window_is_the_best_of_all(values, first, budget, cost):
     assert work(start, stop) == pytest.approx(best)
 
 
-def add(queue, length, arrived):
-    text = WaitingText(None, 0, np.zeros(length, np.int32), length, arrived)
+def add(queue, length, arrived, **more):
+    text = WaitingText(None, 0, np.zeros(length, np.int32), length, arrived, **more)
     queue.add(text)
     return text
 
@@ -152,3 +152,27 @@ def test_where_a_run_costs_much_more_texts_are_looked_at():
         add(queue, 10, i * 0.001)
     assert len(queue.take(token_budget=100_000, run_cost=16)) == 64
     assert len(queue.take(token_budget=100_000, run_cost=1000)) == 800
+
+
+def test_a_small_request_waits_for_one_run_of_large_ones_and_shares_none():
+    queue = WaitingTexts()
+    rows = [add(queue, 10, 0.0, large=True) for _ in range(300)]
+    assert len(queue.take(token_budget=400, run_cost=16, large_budget=100)) == 10
+    small = [add(queue, 10, 1.0) for _ in range(50)]
+    assert queue.take(token_budget=400, run_cost=16, large_budget=100) == small[:40]
+    # Those that came first are next, though small ones still wait.
+    assert queue.take(token_budget=400, run_cost=16, large_budget=100) == rows[10:20]
+    assert queue.take(token_budget=400, run_cost=16, large_budget=100) == small[40:]
+
+
+def test_a_text_that_is_due_before_its_equal_runs_with_it():
+    """The equal is due behind more texts than are looked at."""
+    queue = WaitingTexts()
+    for i in range(200):
+        add(queue, 10, i * 1e-3)
+    equal = add(queue, 10, 1.0, key="equal")
+    urgent = add(queue, 10, 1.0, key="equal", deadline=0.5)
+    add(queue, 10, 1.0)
+    batch = queue.take(token_budget=2048, run_cost=16)
+    assert equal in batch
+    assert urgent in equal.all
