@@ -109,9 +109,9 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version  # as slow as all other imports together
+        from mirror_rt.version import __version__  # slow to find
 
-        return version("mirror-rt")
+        return __version__
     if name in _MODULES:
         warn_deprecated(f"{__name__}.{name}")
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

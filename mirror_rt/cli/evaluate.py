@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from mirror_rt import __version__
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.cli.common import LoadingOptions, format_table
@@ -26,6 +25,7 @@ from mirror_rt.evaluation.suites import SUITES, EvaluationSet, Found, SuiteOptio
 from mirror_rt.io.atomic import check_free, new_file, write_json
 from mirror_rt.languages.tags import language_key
 from mirror_rt.progress import progress_bar
+from mirror_rt.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True)

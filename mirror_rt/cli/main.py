@@ -86,7 +86,7 @@ def _without_a_command(words: Sequence[str]) -> int:
         print(f"{_FIRST}\n\n{_overview(installed)}", file=sys.stderr)
         return 2
     if words[0] == "--version":
-        from mirror_rt import __version__  # slow to find
+        from mirror_rt.version import __version__
 
         print(f"mirror-rt {__version__}")
         return 0

@@ -18,8 +18,8 @@ from starlette.routing import Route
 from mirror_rt.server.admission.api_keys import ApiKeys
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
+from mirror_rt.server.exchange import Answer, Exchange
 from mirror_rt.server.http import open_inference, openai, pages, rerank, tei
-from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.http.openapi import openapi_document
 from mirror_rt.server.http.request_gate import Endpoint, Gate, Handler, shape_of
 from mirror_rt.server.models.registry import Registry

@@ -15,14 +15,14 @@ from typing import Any
 
 import orjson
 
-from mirror_rt import __version__
 from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.exchange import OCTETS, Answer, Exchange
 from mirror_rt.server.http.decoding import decoders
-from mirror_rt.server.http.exchange import OCTETS, Answer, Exchange
 from mirror_rt.server.http.inputs import ROWS, encode, options_of, vectors_answer
 from mirror_rt.server.http.schemas import InferInput, InferParameters, InferRequest
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.vectors.quantization import Embeddings
+from mirror_rt.version import __version__
 
 _LENGTH = "inference-header-content-length"
 # JSON is decoded in one piece, which takes some milliseconds; more texts go as bytes.

@@ -10,8 +10,8 @@ import orjson
 
 from mirror_rt.pipeline.pipeline import EncodedTexts
 from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.exchange import Answer, Exchange
 from mirror_rt.server.http.decoding import BodyDecoder
-from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.http.inputs import ROWS, encode, options_of, vectors_answer
 from mirror_rt.server.http.schemas import EmbeddingsRequest, InputList
 from mirror_rt.server.models.registry import Registry

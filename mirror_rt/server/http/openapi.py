@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from mirror_rt import __version__
 from mirror_rt.server.http import openapi_answers as answers
 from mirror_rt.server.http import rerank_schemas, schemas
+from mirror_rt.version import __version__
 
 # The server's address in the curl samples, which the page at /docs replaces by its own.
 ADDRESS = "http://localhost:8080"

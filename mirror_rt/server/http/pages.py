@@ -13,11 +13,11 @@ from typing import Any
 
 import orjson
 
-from mirror_rt import __version__
 from mirror_rt.scheduling import SchedulerStatistics
-from mirror_rt.server.http.exchange import HTML, Answer, Exchange
+from mirror_rt.server.exchange import HTML, Answer, Exchange
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.models.served_models import NamedEncoder
+from mirror_rt.version import __version__
 
 _FOLDER = Path(__file__).parent
 _PIECE = 64 << 10

@@ -13,8 +13,8 @@ import orjson
 from mirror_rt.pipeline.results import EncodedTexts
 from mirror_rt.reranking.score_head import ACTIVATIONS
 from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.exchange import Answer, Exchange
 from mirror_rt.server.http.decoding import BodyDecoder
-from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.http.inputs import ROWS, check_number, check_texts, too_long, truncated_header
 from mirror_rt.server.http.rerank_schemas import (
     CohereRerankRequest,

@@ -10,12 +10,11 @@ from urllib.parse import parse_qsl
 
 import orjson
 
-from mirror_rt import __version__
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.pipeline import Vectors
 from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.exchange import Answer, Exchange
 from mirror_rt.server.http.decoding import BodyDecoder
-from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.http.inputs import (
     check_lengths,
     encode,
@@ -39,6 +38,7 @@ from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.models.service import ModelFacts
 from mirror_rt.vectors.quantization import Embeddings
 from mirror_rt.vectors.search import cosine_similarity
+from mirror_rt.version import __version__
 
 _embed = BodyDecoder(EmbedRequest, "inputs", InputList)
 _embed_all = BodyDecoder(EmbedAllRequest, "inputs", InputList)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirror_rt import __version__
 from mirror_rt.diagnostics.benchmarking import machine_name
 from mirror_rt.evaluation.bootstrap import CONFIDENCE, Interval
 from mirror_rt.evaluation.plots import (
@@ -24,6 +23,7 @@ from mirror_rt.evaluation.plots import (
 from mirror_rt.evaluation.report import describe_difference, describe_value
 from mirror_rt.evaluation.run import Measure
 from mirror_rt.io.atomic import new_file, write_json
+from mirror_rt.version import __version__
 from mirror_train.compute.precision import resolve_device, resolve_precision
 from mirror_train.experiments.figures import column_title, compare, figures_of, judge
 from mirror_train.experiments.study import Row, Run, Study, StudyConfig
