@@ -15,6 +15,7 @@ from mirror_rt.bundle.description import POOLING_FLAGS
 from mirror_rt.bundle.hub import hub_library, is_hub_name
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.io.atomic import new_file
+from mirror_rt.io.tables import markdown_cell, markdown_table
 
 _TAGS = ["feature-extraction", "onnx", "onnxruntime", "sentence-embeddings"]
 _TAGS_OF_PAIRS = ["cross-encoder", "onnx", "reranker"]
@@ -82,7 +83,7 @@ def pack_card(manifests: dict[str, Manifest], name: str) -> str:
         f"# {name.partition('/')[2]}",
         f"A language pack of {len(manifests)} text encoders: a folder each, with a card of its "
         "own.",
-        _table(("folder", "language", "base model", "dimensions", "graphs"), rows),
+        markdown_table(("folder", "language", "base model", "dimensions", "graphs"), rows),
         "## Use",
         usage,
     ]
@@ -242,7 +243,7 @@ def _variants(manifest: Manifest) -> str:
         (name, f"`{v.file}`", v.target, _size(manifest, v), *(_number(p.get(key)) for key in shown))
         for (name, v), p in zip(manifest.variants.items(), parity, strict=True)
     ]
-    text = _table(("name", "file", "runs on", "MB", *shown.values()), rows)
+    text = markdown_table(("name", "file", "runs on", "MB", *shown.values()), rows)
     first = parity[0] if parity else {}
     noun = "pairs" if manifest.scores else "texts"
     if "texts" in first:
@@ -252,7 +253,9 @@ def _variants(manifest: Manifest) -> str:
         )
     for name, variant in manifest.variants.items():
         if variant.unchecked:
-            text += f"\n\n`{name}` was not compared with PyTorch: {_cell(variant.unchecked)}"
+            text += (
+                f"\n\n`{name}` was not compared with PyTorch: {markdown_cell(variant.unchecked)}"
+            )
     return text
 
 
@@ -287,7 +290,7 @@ def _facts(values: dict[str, Any]) -> str:
         for name, value in values.items()
         if value is not None
     ]
-    return _table(("", ""), rows)
+    return markdown_table(("", ""), rows)
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
@@ -307,13 +310,3 @@ def _number(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_number, value))
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    """Escape text so that it cannot end a cell or a row of a Markdown table."""
-    return " ".join(text.replace("|", "\\|").split())

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mirror_export.config import ExportConfig
-from mirror_rt.cli.common import format_table
 from mirror_rt.cli.parsing.options import Help
 from mirror_rt.errors import ConfigError, ModelError
+from mirror_rt.io.tables import text_table
 from mirror_rt.progress import ProgressBar, progress_bar
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def run_pack(
         }
         print(json.dumps(values, indent=2, ensure_ascii=False))
     else:
-        print(format_table(_HEADER, [_row(result) for result in report.models]))
+        print(text_table(_HEADER, [_row(result) for result in report.models]))
         if report.index is not None:
             count = len(report.index.bundles)
             print(

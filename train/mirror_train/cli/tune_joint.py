@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.tables import read_lexicon
+from mirror_rt.io.tables import text_table
 from mirror_train.cli.training_options import StringOptions
 from mirror_train.cli.tune_languages import find_strings, language_tags
 from mirror_train.cli.tune_options import LanguageOptions
@@ -63,7 +63,7 @@ class JointRun:
             print(json.dumps(rows, indent=2))
         elif rows:
             header = ["held out of", "entries", "reciprocal rank before", "after"]
-            print(format_table(header, [
+            print(text_table(header, [
                 [str(row["source"]), str(row["held_out"]), f"{row['before']:.3f}",
                  f"{row['after']:.3f}"] for row in rows
             ]))  # fmt: skip

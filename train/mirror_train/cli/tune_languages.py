@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, ModelError, require
+from mirror_rt.io.tables import text_table
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
 from mirror_train.cli.training_options import StringOptions
 from mirror_train.cli.tune_options import LanguageOptions, TuneOptions
@@ -233,7 +233,7 @@ def _tell(result: LanguageResult) -> None:
 def _table(results: list[LanguageResult]) -> str:
     header = ["language", "base", "strings", "steps", "seconds", "isotropy", "mean cosine",
               "uniformity", "synonyms", "score", "result"]  # fmt: skip
-    return format_table(header, [_row(result) for result in results])
+    return text_table(header, [_row(result) for result in results])
 
 
 def _row(result: LanguageResult) -> list[str]:
