@@ -19,7 +19,6 @@ except ModuleNotFoundError:  # say so here, before a module that needs it fails 
     ) from None
 
 from mirror_rt.bundle.manifest import Manifest
-from mirror_rt.deprecation import warn_deprecated
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import (
     BundleError,
@@ -109,11 +108,10 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version  # as slow as all other imports together
+        from mirror_rt.version import __version__  # slow to find
 
-        return version("mirror-rt")
+        return __version__
     if name in _MODULES:
-        warn_deprecated(f"{__name__}.{name}")
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

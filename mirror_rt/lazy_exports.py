@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from importlib import import_module
 from typing import Any
 
-from mirror_rt.deprecation import warn_deprecated
 from mirror_rt.errors import importing
 
 _NEEDS = {
@@ -31,7 +30,6 @@ def lazy_exports(
 
     def get(name: str) -> Any:
         if name in names:
-            warn_deprecated(f"{package}.{name}")
             with ExitStack() as missing:
                 for need in _NEEDS[extra]:
                     missing.enter_context(importing(need, extra=extra, purpose=f"{package}.{name}"))

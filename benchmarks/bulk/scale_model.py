@@ -24,6 +24,8 @@ from pathlib import Path
 
 import simpy
 
+from mirror_rt.io.tables import markdown_table
+
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 MIXED_TOKENS = 51  # of a text of benchmarks/encode/compare.py
 DIMENSION = 384
@@ -177,16 +179,19 @@ def print_needs(found: dict, options) -> None:
     """Print what the job needs of each machine, and in storage."""
     tokens = options.texts * options.tokens
     print(f"## {options.texts:.0e} texts of {options.tokens:g} tokens\n")
-    print("| a core or card of | tokens/s | hours of it | money | tokens/s are |\n"
-          "|---|--:|--:|--:|---|")  # fmt: skip
+    header = ["a core or card of", "tokens/s", "hours of it", "money", "tokens/s are"]
+    rows = []
     for name, rate, price, source in machines(options):
         hours = tokens / rate / 3600
-        print(f"| {name} | {rate:,.0f} | {hours:,.0f} | ${hours * price:,.0f} | {source} |")
-    print("\n| vectors | bytes of each | in all | a month |\n|---|--:|--:|--:|")
+        rows.append([name, f"{rate:,.0f}", f"{hours:,.0f}", f"${hours * price:,.0f}", source])
+    print(markdown_table(header, rows, numbers=True))
+    rows = []
     for precision, size in found["bytes_of_a_vector"].items():
         total = size * options.texts / 1e9
         month = total * options.gb_month
-        print(f"| {precision} | {size:,.0f} | {total:,.0f} GB | ${month:,.2f} |")
+        rows.append([precision, f"{size:,.0f}", f"{total:,.0f} GB", f"${month:,.2f}"])
+    header = ["vectors", "bytes of each", "in all", "a month"]
+    print(f"\n{markdown_table(header, rows, numbers=True)}")
 
 
 def large_cluster(found: dict, options) -> Cluster:
@@ -238,9 +243,8 @@ def print_limits(found: dict, options) -> None:
             options.disk * 1e6 / size / rate,
         ),
     ]
-    print("\n| full at | workers of one core |\n|---|--:|")
-    for name, number in rows:
-        print(f"| {name} | {number:,.0f} |")
+    limits = [[name, f"{number:,.0f}"] for name, number in rows]
+    print(f"\n{markdown_table(['full at', 'workers of one core'], limits, numbers=True)}")
     each = found["tokenized_per_second"]
     card = next(rate for name, rate, _, _ in machines(options) if name.startswith("a card"))
     print(f"\ntokenizer: {each:,.0f} tokens/s of a thread, {each / cluster.tokens_per_second:.0f} "

@@ -18,6 +18,7 @@ sys.path.append(str(ROOT / "tests" / "support" / "models"))
 
 from mirror_export import ExportConfig, export_bundle  # noqa: E402
 from mirror_rt import Manifest  # noqa: E402
+from mirror_rt.io.tables import markdown_table  # noqa: E402
 from tiny_models import SENTENCES, TINY, make_model  # noqa: E402
 
 DOCUMENT = ROOT / "docs/reference/bundle.md"
@@ -74,12 +75,6 @@ def row(family: str, manifest: Manifest) -> list[str]:
     ]
 
 
-def markdown(rows: list[list[str]]) -> str:
-    """Return the table in Markdown."""
-    lines = [HEADER, ["---"] * len(HEADER), *rows]
-    return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
-
-
 def export(family: str, folder: Path) -> Manifest:
     """Make a tiny model and export it in all variants."""
     model = make_model(family, folder / "model", SENTENCES)
@@ -105,7 +100,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             rows.append(row(family, export(family, Path(folder))))
         print(*rows[-1], sep="  ", file=sys.stderr)
-    table = markdown(rows)
+    table = markdown_table(HEADER, rows) + "\n"
     if not arguments.write:
         print(table, end="")
         return

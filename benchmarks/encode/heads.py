@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from mirror_rt.heads.predictor import Predictor, score_predictions
 from mirror_rt.heads.task_heads import Heads, TaskHead
+from mirror_rt.io.tables import markdown_table
 from mirror_train import TorchEncoder
 from mirror_train.pairs import load_multitask_data
 
@@ -58,8 +59,7 @@ def main() -> None:
     data = load_multitask_data(
         arguments.data, tasks=list(heads.by_name), top=arguments.top, seed=arguments.seed
     )
-    print("| task | rows | other labels | largest difference | metrics of the bundle |")
-    print("| --- | --- | --- | --- | --- |")
+    table = []
     for name, part in data.tasks.items():
         head, rows = heads.get(name), part.dev
         sides = [rows.first] if rows.second is None else [rows.first, rows.second]
@@ -70,7 +70,9 @@ def main() -> None:
         metrics = score_predictions(head, found, rows.targets)
         shown = ", ".join(f"{key} {value:.4f}" for key, value in metrics.items())
         difference = np.abs(found.scores - scores).max()
-        print(f"| {name} | {len(rows)} | {other} | {difference:.1e} | {shown} |")
+        table.append([name, str(len(rows)), str(other), f"{difference:.1e}", shown])
+    header = ["task", "rows", "other labels", "largest difference", "metrics of the bundle"]
+    print(markdown_table(header, table))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from pathlib import Path
 from setup import ORT, ROOT, packages_folder, processor_class
 
 from mirror_rt.diagnostics.benchmarking import machine_name
+from mirror_rt.io.tables import markdown_table
 
 CONTENDERS = {
     "mirror-rt": (("mirror-rt",), "from mirror_rt import Encoder"),
@@ -64,12 +65,20 @@ def main() -> None:
         f"{machine} ({processor_class()}), {today}; medians of {arguments.rounds} rounds; wheels "
         "fetched beforehand. `python benchmarks/encode/installation.py`",
         "",
-        "| | packages | MB of wheels | MB on the disk | pip install, s | import, s |",
-        "|---|--:|--:|--:|--:|--:|",
-        *(
-            f"| {name} | {count} | {wheels:.0f} | {disk:.0f} "
-            f"| {statistics.median(seconds[name]):.1f} | {importing:.2f} |"
-            for name, (count, wheels, disk, importing) in sizes.items()
+        markdown_table(
+            ["", "packages", "MB of wheels", "MB on the disk", "pip install, s", "import, s"],
+            (
+                [
+                    name,
+                    str(count),
+                    f"{wheels:.0f}",
+                    f"{disk:.0f}",
+                    f"{statistics.median(seconds[name]):.1f}",
+                    f"{importing:.2f}",
+                ]
+                for name, (count, wheels, disk, importing) in sizes.items()
+            ),
+            numbers=True,
         ),
     ]
     path = arguments.out / f"installation-{today}-{slug}.md"

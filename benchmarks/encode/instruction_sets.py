@@ -25,6 +25,7 @@ from texts import select_texts
 
 from mirror_rt import Encoder, _core
 from mirror_rt.inference.native import runner
+from mirror_rt.io.tables import markdown_table
 
 TURN = 24
 
@@ -83,8 +84,7 @@ def main() -> None:
     seconds = {kind: measure(sides, lists) for kind, lists in turns.items()}
     print(f"onnxruntime {onnxruntime.__version__} of {Path(onnxruntime.__file__).parent}\n")
     heads = [f"{kind}, ms, rate of onnxruntime's fp32" for kind in seconds]
-    print("| one thread |", " | ".join(heads), "| mean cosine | least |")
-    print("|---|" + "--:|" * (len(heads) + 2))
+    rows = []
     for name in sides:
         cells = []
         for of in seconds.values():
@@ -92,7 +92,9 @@ def main() -> None:
             ratio = statistics.median(b / s for b, s in zip(base, of[name], strict=True))
             cells.append(f"{statistics.median(of[name]) * 1e3:.2f}, {ratio:.2f}")
         found = cosines[name]
-        print(f"| {name} |", " | ".join(cells), f"| {found.mean():.5f} | {found.min():.5f} |")
+        rows.append([name, *cells, f"{found.mean():.5f}", f"{found.min():.5f}"])
+    header = ["one thread", *heads, "mean cosine", "least"]
+    print(markdown_table(header, rows, numbers=True))
 
 
 if __name__ == "__main__":

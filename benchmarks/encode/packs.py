@@ -24,6 +24,7 @@ from pathlib import Path
 
 from mirror_rt import LanguagePack
 from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
+from mirror_rt.io.tables import markdown_table
 
 LANGUAGES = ["en", "fr", "ru", "zh", "ar", "es", "pt", "de", "it", "pl", "fi", "he"]
 TEXT = "All human beings are born free and equal in dignity and rights."
@@ -132,9 +133,8 @@ def main():
         "twelve in the memory of three": measure(folder, LANGUAGES, True, arguments),
     }
     names = list(next(iter(results.values())))
-    print(f"| | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
-    for title, values in results.items():
-        print(f"| {title} | {' | '.join(f'{value:.4g}' for value in values.values())} |")
+    rows = [[title, *(f"{one:.4g}" for one in found.values())] for title, found in results.items()]
+    print(markdown_table(["", *names], rows))
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 

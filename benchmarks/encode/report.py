@@ -10,6 +10,8 @@ import statistics
 from encode.setup import ENVIRONMENTS, PROJECT
 from helpers import median_ratio
 
+from mirror_rt.io.tables import markdown_table
+
 OURS, INT8 = "mirror-rt fp32", "mirror-rt int8"
 OPENVINO, NATIVE_FP32, NATIVE, NATIVE_INT8 = (
     "mirror-rt openvino bf16",
@@ -88,10 +90,11 @@ def table(about, state, figures):
         f"medians of {len(state['rounds'])} rounds over {texts} texts; cosines with the vectors of "
         f"{state['reference']}. `{about['command']}`",
         "",
-        "| | mixed texts/s | short texts/s | mean cosine | least cosine | one short text, p50 "
-        "| p95 | cold start | peak memory | best batch (mixed, short) |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
+    header = ["", "mixed texts/s", "short texts/s", "mean cosine", "least cosine",
+              "one short text, p50", "p95", "cold start", "peak memory",
+              "best batch (mixed, short)"]  # fmt: skip
+    rows = []
     for name, f in figures.items():
         cells = [
             shown(f, "mixed", "{:,.0f}"),
@@ -104,8 +107,9 @@ def table(about, state, figures):
             shown(f, "memory", "{:.0f} MB"),
             "{mixed}, {short}".format(**state["batch"][name]) if name in state["batch"] else "",
         ]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return lines + [f"| {name} | left out: {why} |" for name, why in state["left_out"].items()]
+        rows.append([name, *cells])
+    rows += [[name, f"left out: {why}"] for name, why in state["left_out"].items()]
+    return lines + markdown_table(header, rows, numbers=True).splitlines()
 
 
 def shown(figures, key, form):
@@ -127,14 +131,14 @@ def callers(state):
 
 
 def goals(state, figures):
-    lines = ["| ratio | goal | measured |", "|---|--:|--:|"]
+    rows = []
     for what, figure, ours, theirs, goal, kind in GOALS:
         found = ratio(state, figures, figure, ours, theirs)
         measured = "not measured" if found is None else f"{found:.2f}"
         if found is not None and not (found >= goal if kind == "least" else found <= goal):
             measured += ", missed"
-        lines.append(f"| {what}: {ours} / {theirs} | at {kind} {goal} | {measured} |")
-    return lines
+        rows.append([f"{what}: {ours} / {theirs}", f"at {kind} {goal}", measured])
+    return markdown_table(["ratio", "goal", "measured"], rows, numbers=True).splitlines()
 
 
 def versions():

@@ -55,6 +55,7 @@ from tokenizers import Tokenizer
 
 from mirror_rt.diagnostics.benchmarking import machine_name
 from mirror_rt.evaluation.statistics import spearman
+from mirror_rt.io.tables import markdown_table
 
 SCRIPT = Path(__file__).with_name("rerank_worker.py")
 DOCUMENTS, TOKENS = 100, 100
@@ -212,10 +213,10 @@ def table(about: dict, run: Rounds) -> list[str]:
         f"query with {DOCUMENTS} documents of {about['tokens']:.0f} tokens on average, medians of "
         f"{len(run.rounds)} rounds; logits beside those of {REFERENCE}. `{about['command']}`",
         "",
-        "| | seconds | documents/s | times the quickest peer's rate | goal | largest difference "
-        "| Spearman | same first ten | batch |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
+    header = ["", "seconds", "documents/s", "times the quickest peer's rate", "goal",
+              "largest difference", "Spearman", "same first ten", "batch"]  # fmt: skip
+    rows = []
     for name in run.workers:
         seconds = statistics.median(found[name] for found in run.rounds)
         share = median_ratio(run.rounds, float, name, *peers) if peers else None
@@ -223,12 +224,13 @@ def table(about: dict, run: Rounds) -> list[str]:
         goal = about["goals"].get(name)
         aim = "" if goal is None else f"{goal}{', missed' if rate and float(rate) < goal else ''}"
         a = run.agreement[name]
-        lines.append(
-            f"| {name} | {seconds:.3f} | {DOCUMENTS / seconds:.1f} | {rate} | {aim} | "
-            f"{a['largest_difference']:.1e} | {a['spearman']:.4f} | {a['same_first_ten']} | "
-            f"{run.batch[name]} |"
-        )
-    lines += [f"| {name} | left out: {why} |" for name, why in run.left_out.items()]
+        rows.append([
+            name, f"{seconds:.3f}", f"{DOCUMENTS / seconds:.1f}", rate, aim,
+            f"{a['largest_difference']:.1e}", f"{a['spearman']:.4f}", str(a["same_first_ten"]),
+            str(run.batch[name]),
+        ])  # fmt: skip
+    rows += [[name, f"left out: {why}"] for name, why in run.left_out.items()]
+    lines += markdown_table(header, rows, numbers=True).splitlines()
     packages = "; ".join(f"{name}: {', '.join(e.packages)}" for name, e in ENVIRONMENTS.items())
     return [*lines, "", f"Environments of the peers: {packages}.", ""]
 

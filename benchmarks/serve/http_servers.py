@@ -25,6 +25,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mirror_rt.io.tables import markdown_table
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support" / "servers"))
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the other folders
@@ -173,10 +175,9 @@ def main() -> None:
         for _ in range(arguments.rounds):
             for kind, (port, process) in servers.items():
                 costs[kind].append(microseconds(port, process))
-    print(f"| server | other answers, of {len(cases)} | another number of them | us a request |")
-    print("|---|---|---|---|")
-    for kind in KINDS:
-        print(f"| {kind} | {wrong[kind][0]} | {wrong[kind][1]} | {min(costs[kind]):.0f} |")
+    header = ["server", f"other answers, of {len(cases)}", "another number of them", "us a request"]
+    rows = [[kind, *map(str, wrong[kind][:2]), f"{min(costs[kind]):.0f}"] for kind in KINDS]
+    print(markdown_table(header, rows))
 
 
 if __name__ == "__main__":

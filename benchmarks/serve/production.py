@@ -43,6 +43,7 @@ from serve.mixed_requests import MixedRequests
 from serve.report import Goal, add_output_options, goals, write_report
 
 from mirror_rt import LanguagePack
+from mirror_rt.io.tables import markdown_table
 
 MINUTES = {"worker killed": 1.0, "pack exchanged": 7.0, "key changed": 11.0}
 PERIOD = 2.0  # seconds between two samples of memory
@@ -153,9 +154,10 @@ def table(found: dict[str, Any], limit: float) -> list[str]:
              f"median {np.median(found['private_mb']):.0f} MB of both servers, at most "
              f"{max(found['private_mb']):.0f} MB while both packs are loaded", most=True),
     ]  # fmt: skip
-    paths = [f"| {path} | {row['requests']} | {row['p50_ms']:.1f} | {row['p99_ms']:.1f} |"
+    paths = [[path, str(row["requests"]), f"{row['p50_ms']:.1f}", f"{row['p99_ms']:.1f}"]
              for path, row in found["by_path"].items()]  # fmt: skip
-    return [*goals(rows), "", "| path | requests | p50 ms | p99 ms |", "|---|--:|--:|--:|", *paths]
+    table = markdown_table(["path", "requests", "p50 ms", "p99 ms"], paths, numbers=True)
+    return [*goals(rows), "", *table.splitlines()]
 
 
 def plot(found: dict[str, Any], path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mirror_rt.diagnostics.benchmarking import machine_name
+from mirror_rt.io.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,16 +42,17 @@ class Goal:
             return False
         return self.found <= self.goal if self.most else self.found >= self.goal
 
-    def row(self) -> str:
+    def row(self) -> list[str]:
         found = "not measured" if self.found is None else f"{self.found:.2f}"
         missed = "" if self.reached or self.found is None else ", missed"
         of = f" ({self.of})" if self.of else ""
         kind = "most" if self.most else "least"
-        return f"| {self.what} | at {kind} {self.goal:g} | {found}{missed}{of} |"
+        return [self.what, f"at {kind} {self.goal:g}", f"{found}{missed}{of}"]
 
 
 def goals(rows: list[Goal]) -> list[str]:
-    return ["| | goal | measured |", "|---|--:|--:|", *(row.row() for row in rows)]
+    table = markdown_table(["", "goal", "measured"], (row.row() for row in rows), numbers=True)
+    return table.splitlines()
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:

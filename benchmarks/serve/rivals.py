@@ -34,6 +34,8 @@ from typing import Any
 
 import numpy as np
 
+from mirror_rt.io.tables import markdown_table
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the other folders
 
 from encode.setup import ENVIRONMENTS as BELOW
@@ -183,16 +185,17 @@ def ratio(
 def tables(found: dict[str, Any]) -> list[str]:
     """Return the tables: the figures, and their ratios beside the goals."""
     rounds = found["rounds"]
-    head = " | ".join(f"{n} conn.: {label}" for n in CONNECTIONS for _, label, _ in FIGURES)
-    lines = [f"| | {head} |", "|---|" + "--:|" * len(FIGURES) * len(CONNECTIONS)]
-    for name in rounds[0]:
-        cells = [
+    head = ["", *(f"{n} conn.: {label}" for n in CONNECTIONS for _, label, _ in FIGURES)]
+    cells = [
+        [name, *(
             form.format(statistics.median(r[name][str(n)][key] for r in rounds))
             for n in CONNECTIONS
             for key, _, form in FIGURES
-        ]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += [f"| {name} | left out: {why} |" for name, why in found["left_out"].items()]
+        )]
+        for name in rounds[0]
+    ]  # fmt: skip
+    cells += [[name, f"left out: {why}"] for name, why in found["left_out"].items()]
+    lines = markdown_table(head, cells, numbers=True).splitlines()
     rows = [
         Goal(f"64 connections, requests/s: {OURS} / {ST}", 6.0,
              ratio(rounds, "rate", 64, OURS, ST)),

@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 from mirror_rt.evaluation import evaluate_similarity, read_scored_pairs
+from mirror_rt.io.tables import markdown_table
 from mirror_train import TorchEncoder, load_recipe
 from mirror_train.model.model_folder import default_model_folder
 
@@ -114,15 +115,17 @@ def main():
             result["score"] = evaluate_similarity(encoder, pairs)
             found[name].append(result)
             print(json.dumps({"contender": name} | result), flush=True)
-    print("| contender | training, s | process, s | ratio of training to the peer's | score |")
-    print("|---|---|---|---|---|")
+    rows = []
     peer = statistics.median(result["train"] for result in found[PEER])
     for name, results in found.items():
         train, process, score = (
             statistics.median(result[key] for result in results)
             for key in ("train", "process", "score")
         )
-        print(f"| {name} | {train:.1f} | {process:.1f} | {train / peer:.2f} | {score:.3f} |")
+        figures = (f"{train:.1f}", f"{process:.1f}", f"{train / peer:.2f}", f"{score:.3f}")
+        rows.append([name, *figures])
+    header = ["contender", "training, s", "process, s", "ratio of training to the peer's", "score"]
+    print(markdown_table(header, rows))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the other fo
 from serve.ratios import Server
 
 from mirror_rt import Client
+from mirror_rt.io.tables import markdown_table
 from mirror_train.data.strings import listed_languages, word_list
 
 TEXTS = 100
@@ -72,9 +73,9 @@ def main():
         "base": serve(base, texts),
         "joint": serve(export(tuned, arguments.work / "joint"), texts),
     }
-    print("| served | languages answered | memory, MB |\n|---|---|---|")
-    for name, (answered, size) in found.items():
-        print(f"| {name} | {len(answered)} of {len(texts)} | {size:.0f} |")
+    rows = [[name, f"{len(answered)} of {len(texts)}", f"{size:.0f}"]
+            for name, (answered, size) in found.items()]  # fmt: skip
+    print(markdown_table(["served", "languages answered", "memory, MB"], rows))
     ratio = found["joint"][1] / found["base"][1]
     print(f"memory: {ratio:.2f} x the base model's (at most {LIMIT})")
     sys.exit(int(ratio > LIMIT or len(found["joint"][0]) < len(texts)))

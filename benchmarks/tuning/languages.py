@@ -21,6 +21,7 @@ from pathlib import Path
 from mirror_rt import Encoder
 from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.evaluation import evaluate_similarity, read_scored_pairs
+from mirror_rt.io.tables import markdown_table
 from mirror_train import TorchEncoder
 
 # The allowed difference between PyTorch's correlation and that of a variant.
@@ -99,11 +100,9 @@ def main():
         for language in languages
     }
     columns = ["language", "base", "tuned, PyTorch", *(f"bundle {name}" for name in variants)]
-    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
-    faults = []
-    for language, scores in rows.items():
-        print(f"| {language} | " + " | ".join(f"{value:.4f}" for value in scores.values()) + " |")
-        faults += [f"{language}: {fault}" for fault in verdict(scores)]
+    lines = [[name, *(f"{one:.4f}" for one in scores.values())] for name, scores in rows.items()]
+    print(markdown_table(columns, lines))
+    faults = [f"{name}: {fault}" for name, scores in rows.items() for fault in verdict(scores)]
     print(f"export: {exported} s, {len(PackIndex.read(pack).bundles)} bundles")
     if arguments.json:
         result = {"spearman": rows, "tune_seconds": seconds, "export_seconds": exported}

@@ -111,7 +111,7 @@ def made_now() -> Provenance:
     Raises:
         ConfigError: SOURCE_DATE_EPOCH is no such number.
     """
-    from mirror_rt import __version__  # imported here because looking it up is slow
+    from mirror_rt.version import __version__
 
     said = os.environ.get("SOURCE_DATE_EPOCH")
     try:

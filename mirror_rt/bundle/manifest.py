@@ -129,7 +129,7 @@ class Manifest:
         training: seed, precision, steps, loss and speed of the run.
         normalize: whether vectors are of unit length by default.
         space: id of the vector space; vectors of bundles with the same id can be compared. None in
-            bundles of earlier versions, and in a tuned folder, whose export decides it.
+            a tuned folder, whose export decides it.
         alignment: how the vectors were mapped into the space of another bundle; None if they were
             not.
         prompts: name -> prompt to put before a text; `default_prompt_name` is the default one.

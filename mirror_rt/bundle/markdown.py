@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
+
+from mirror_rt.io.tables import markdown_table
 
 
 def facts(values: dict[str, Any]) -> str:
@@ -13,7 +14,7 @@ def facts(values: dict[str, Any]) -> str:
         for name, value in values.items()
         if value is not None
     ]
-    return table(("", ""), rows)
+    return markdown_table(("", ""), rows)
 
 
 def flat(values: dict[str, Any]) -> dict[str, Any]:
@@ -34,14 +35,3 @@ def number(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(number, value))
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Write a table of Markdown."""
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(cell, line)) + " |" for line in lines)
-
-
-def cell(text: str) -> str:
-    """Escape text so that it cannot end a cell or a row of a Markdown table."""
-    return " ".join(text.replace("|", "\\|").split())

@@ -13,8 +13,9 @@ from pathlib import Path
 from mirror_rt.bundle.declared_keys import POOLING_FLAGS
 from mirror_rt.bundle.hub import hub_library, is_hub_name
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
-from mirror_rt.bundle.markdown import cell, facts, flat, number, table
+from mirror_rt.bundle.markdown import facts, flat, number
 from mirror_rt.io.atomic import new_file
+from mirror_rt.io.tables import markdown_cell, markdown_table
 
 _TAGS = ["feature-extraction", "onnx", "onnxruntime", "sentence-embeddings"]
 _TAGS_OF_PAIRS = ["cross-encoder", "onnx", "reranker"]
@@ -82,7 +83,7 @@ def pack_card(manifests: dict[str, Manifest], name: str) -> str:
         f"# {name.partition('/')[2]}",
         f"A language pack of {len(manifests)} text encoders: a folder each, with a card of its "
         "own.",
-        table(("folder", "language", "base model", "dimensions", "graphs"), rows),
+        markdown_table(("folder", "language", "base model", "dimensions", "graphs"), rows),
         "## Use",
         usage,
     ]
@@ -239,7 +240,7 @@ def _variants(manifest: Manifest) -> str:
         (name, f"`{v.file}`", v.target, _size(manifest, v), *(number(p.get(key)) for key in shown))
         for (name, v), p in zip(manifest.variants.items(), parity, strict=True)
     ]
-    text = table(("name", "file", "runs on", "MB", *shown.values()), rows)
+    text = markdown_table(("name", "file", "runs on", "MB", *shown.values()), rows)
     first = parity[0] if parity else {}
     noun = "pairs" if manifest.scores else "texts"
     if "texts" in first:
@@ -249,7 +250,9 @@ def _variants(manifest: Manifest) -> str:
         )
     for name, variant in manifest.variants.items():
         if variant.unchecked:
-            text += f"\n\n`{name}` was not compared with PyTorch: {cell(variant.unchecked)}"
+            text += (
+                f"\n\n`{name}` was not compared with PyTorch: {markdown_cell(variant.unchecked)}"
+            )
     return text
 
 

@@ -33,7 +33,7 @@ class PackedBundle:
         base_model: name and revision of the model that was tuned.
         variants: names of its graphs.
         source: model that it was made from, and the options of its export.
-        space: id of its vector space; None in packs of earlier versions.
+        space: id of its vector space; None where its manifest has none.
     """
 
     path: InnerPath
@@ -86,10 +86,9 @@ class PackedBundle:
             raise BundleIntegrityError(
                 f"{path} is not the one that {PACK_FILE} names: make it again"
             )
-        told = {name: getattr(manifest, name) for name in ("dimension", "language", "level")}
+        names = ("dimension", "language", "level", "space")
+        told = {name: getattr(manifest, name) for name in names}
         told["variants"] = list(manifest.variants)
-        if self.space is not None:  # which packs of earlier versions do not say
-            told["space"] = manifest.space
         for name, value in told.items():
             if (said := getattr(self, name)) != value:
                 raise BundleIntegrityError(

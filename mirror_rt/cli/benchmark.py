@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from mirror_rt import __version__
 from mirror_rt.cli.common import Bundle, ModelOptions
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Given, Group, Help
@@ -30,6 +29,7 @@ from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import check_free
 from mirror_rt.io.rows import read_texts
 from mirror_rt.pipeline.options import EncodeOptions
+from mirror_rt.version import __version__
 
 # Options that change which tokens or how many texts are encoded; `ranges` costs no time.
 NOT_MEASURED = ("ranges", "prompt_name", "prompt", "on_too_long", "errors")

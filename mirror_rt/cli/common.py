@@ -123,19 +123,3 @@ def hub_progress(doing: str, folder: Path | None = None, *, quiet: bool) -> Iter
         hub.logging.set_verbosity(verbosity)
         if bars:
             hub.utils.enable_progress_bars()
-
-
-def fill_table(rows: list[tuple[str, str]]) -> str:
-    """Format two columns, the first padded to its widest cell."""
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
-
-
-def format_table(header: list[str], rows: list[list[str]]) -> str:
-    """Format columns as wide as their widest cells; the last column is not padded."""
-    lines = [header, *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header) - 1)]
-    return "\n".join(
-        "  ".join([*(f"{c:<{w}}" for c, w in zip(line, widths, strict=False)), line[-1]]).rstrip()
-        for line in lines
-    )

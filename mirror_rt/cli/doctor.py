@@ -7,9 +7,10 @@ import json
 from dataclasses import dataclass
 from typing import Annotated
 
-from mirror_rt.cli.common import ModelOptions, fill_table
+from mirror_rt.cli.common import ModelOptions
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Help
+from mirror_rt.io.tables import text_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class Doctor(Invocation):
             print(json.dumps(values, indent=2, ensure_ascii=False))
             return int(faults > 0)
         marks = {"ok": "", "warning": "WARNING: ", "fault": "FAULT: "}
-        print(fill_table([(f.name, marks[f.status] + f.detail) for f in findings]))
+        print(text_fields([(f.name, marks[f.status] + f.detail) for f in findings]))
         for finding in findings:
             if finding.remedy is not None:
                 print(f"\nto mend {finding.name}: {finding.remedy}")

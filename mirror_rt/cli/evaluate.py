@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from mirror_rt import __version__
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
-from mirror_rt.cli.common import LoadingOptions, format_table
+from mirror_rt.cli.common import LoadingOptions
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Group, Help
 from mirror_rt.encoding.batch_encoder import BatchEncoder
@@ -24,8 +23,10 @@ from mirror_rt.evaluation.run import Evaluation, evaluate_sets
 from mirror_rt.evaluation.static_vectors import is_static
 from mirror_rt.evaluation.suites import SUITES, EvaluationSet, Found, SuiteOptions, find_sets
 from mirror_rt.io.atomic import check_free, new_file, write_json
+from mirror_rt.io.tables import text_table
 from mirror_rt.languages.tags import language_key
 from mirror_rt.progress import progress_bar
+from mirror_rt.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +182,7 @@ def _print(evaluation: Evaluation) -> None:
     ]
     shown = ["shown"] * (len(evaluation.models) > 1)
     if rows:
-        print(format_table(["suite", "set", "measure", *evaluation.models, *shown], rows))
+        print(text_table(["suite", "set", "measure", *evaluation.models, *shown], rows))
 
 
 def _exit_code(evaluation: Evaluation, missing: list[str], allow_missing: bool) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from mirror_rt.cli.common import LoadingOptions, fill_table
+from mirror_rt.cli.common import LoadingOptions
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Group, Help
 from mirror_rt.errors import require
@@ -19,6 +19,7 @@ from mirror_rt.evaluation.plots import plot_grades
 from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.io.atomic import check_free, new_file
 from mirror_rt.io.rows import read_texts
+from mirror_rt.io.tables import text_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class _OfOneFile(Invocation):
             print(json.dumps(values | {"model": self.model}))
             return
         rows = [(name.replace("_", " "), _number(value)) for name, value in values.items()]
-        print(fill_table(rows))
+        print(text_fields(rows))
 
 
 @dataclass(frozen=True, kw_only=True)

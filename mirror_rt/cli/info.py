@@ -11,11 +11,12 @@ from mirror_rt.bundle.description import STORED, ModelDescription
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.bundle.resolve import resolve_bundle
-from mirror_rt.cli.common import BundleOrPack, HubOptions, fill_table, format_table
+from mirror_rt.cli.common import BundleOrPack, HubOptions
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Help
 from mirror_rt.heads.task_heads import Heads
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.io.tables import text_fields, text_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class Info(Invocation):
             verdict = {"verified": not of_others}
             print(json.dumps(manifest.to_dict() | verdict, indent=2, ensure_ascii=False))
         else:
-            print(fill_table(_rows(described)))
+            print(text_fields(_rows(described)))
 
 
 def _show_pack(folder: Path, index: PackIndex, *, as_json: bool) -> None:
@@ -62,7 +63,7 @@ def _show_pack(folder: Path, index: PackIndex, *, as_json: bool) -> None:
         return
     rows = [_pack_row(index, name, manifest) for name, manifest in manifests.items()]
     header = ["bundle", "language", "level", "space", "base model", "dimension", "variants", "MB"]
-    print(format_table(header, rows))
+    print(text_table(header, rows))
     fallback = f", fallback {index.fallback}" if index.fallback else ""
     print(f"{folder}: default {index.default}{fallback}; every SHA-256 verified")
 

@@ -11,7 +11,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from mirror_rt.cli.commands import INCOMPLETE, Command, find_command, installed_commands
-from mirror_rt.cli.parsing.options import announce
 from mirror_rt.cli.parsing.parser import (
     Parser,
     UsageError,
@@ -50,7 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _without_a_command(words)
         arguments = parse_words(command, words)
         command.check()
-        announce(arguments.parser.prog)
         invocation = arguments.command.of(arguments)
         code: int | None = invocation.run()
         sys.stdout.flush()
@@ -86,7 +84,7 @@ def _without_a_command(words: Sequence[str]) -> int:
         print(f"{_FIRST}\n\n{_overview(installed)}", file=sys.stderr)
         return 2
     if words[0] == "--version":
-        from mirror_rt import __version__  # slow to find
+        from mirror_rt.version import __version__
 
         print(f"mirror-rt {__version__}")
         return 0

@@ -14,7 +14,6 @@ from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import (
     Group,
     Help,
-    announcing,
     build,
     from_arguments,
     from_environment,
@@ -73,7 +72,7 @@ class Serve(Invocation):
         sources = [from_arguments(arguments), from_environment(os.environ, _PREFIX)]
         if path := arguments.config or os.environ.get(f"{_PREFIX}CONFIG"):
             sources.append(from_file(Path(path), cls, ListenConfig, ServerConfig, LoadOptions))
-        return build(cls, *(announcing(arguments.parser.prog, one) for one in sources))
+        return build(cls, *sources)
 
     def run(self) -> None:
         if not self.source:

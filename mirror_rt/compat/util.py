@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,6 @@ from mirror_rt.vectors import quantization
 from mirror_rt.vectors.normalization import normalize_rows
 from mirror_rt.vectors.quantization import EmbeddingPrecision, calibration_ranges
 from mirror_rt.vectors.search import search
-
-if TYPE_CHECKING:
-    from mirror_rt.compat.sentence_transformer import SentenceTransformer
 
 __all__ = [
     "SimilarityFunction",
@@ -46,6 +43,13 @@ __all__ = [
 Floats = npt.NDArray[np.float32]
 Best = tuple[Floats, npt.NDArray[np.int64]]
 Compare = Callable[[Any, Any], Any]
+
+
+class _Encodes(Protocol):
+    """An encoder of sentences, such as `SentenceTransformer`."""
+
+    @property
+    def encode(self) -> Callable[..., Any]: ...
 
 
 class SimilarityFunction(StrEnum):
@@ -182,7 +186,7 @@ def semantic_search(
 
 
 def paraphrase_mining(
-    model: SentenceTransformer,
+    model: _Encodes,
     sentences: list[str],
     show_progress_bar: bool = False,
     batch_size: int = 32,

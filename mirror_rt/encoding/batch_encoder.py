@@ -11,7 +11,14 @@ import numpy.typing as npt
 from mirror_rt.errors import InvalidTextError
 from mirror_rt.keywords import ATTRIBUTES, refuse_unknown, with_visible_options
 from mirror_rt.pipeline.inputs import Inputs, as_list, check_stream
-from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions, EncodePlan, OnError, OnTooLong
+from mirror_rt.pipeline.options import (
+    EncodeKeywords,
+    EncodeOptions,
+    EncodePlan,
+    OnError,
+    OnTooLong,
+    add_prompt,
+)
 from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline, Vectors
 from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.progress import shows_progress
@@ -163,13 +170,13 @@ class BatchEncoder:
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode with the model's prompt `query`, unless it has none or a prompt is given."""
-        return self.encode(inputs, **self.prompts.add_first_of(QUERY_NAMES, options))
+        return self.encode(inputs, **add_prompt(self.prompts, QUERY_NAMES, options))
 
     def encode_document(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode with the prompt `document` or `passage`, unless there is none or one is given."""
-        return self.encode(inputs, **self.prompts.add_first_of(DOCUMENT_NAMES, options))
+        return self.encode(inputs, **add_prompt(self.prompts, DOCUMENT_NAMES, options))
 
     def encode_iter(
         self,
@@ -220,13 +227,13 @@ class BatchEncoder:
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode like `aencode`, with the prompt of `encode_query`."""
-        return await self.aencode(inputs, **self.prompts.add_first_of(QUERY_NAMES, options))
+        return await self.aencode(inputs, **add_prompt(self.prompts, QUERY_NAMES, options))
 
     async def aencode_document(
         self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode like `aencode`, with the prompt of `encode_document`."""
-        return await self.aencode(inputs, **self.prompts.add_first_of(DOCUMENT_NAMES, options))
+        return await self.aencode(inputs, **add_prompt(self.prompts, DOCUMENT_NAMES, options))
 
     def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Vectors:
         """Return the cosines of all rows of `a` [n, D] and `b` [m, D]: float32 [n, m]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mirror_rt.bundle.manifest import BUNDLES, Layout, Manifest
 from mirror_rt.bundle.plain_manifest import TEXT_OUTPUT, TOKEN_OUTPUTS
@@ -15,9 +15,14 @@ from mirror_rt.tokens.padding import PaddedBatch
 BUNDLE_OUTPUTS = ("sentence_embedding", "pooled_embedding")
 PLAIN_OUTPUTS = (*TOKEN_OUTPUTS, TEXT_OUTPUT)
 
-if TYPE_CHECKING:
-    from mirror_rt.inference.openvino.runner import OpenVinoRunner
-    from mirror_rt.inference.session import GraphSession
+
+class GraphPorts(Protocol):
+    """A graph's file, the types of its inputs, its outputs, and the lengths of their vectors."""
+
+    graph: Path
+    inputs: dict[str, str]
+    outputs: list[str]
+    widths: dict[str, int | None]
 
 
 def loadable(folder: Path, manifest: Manifest, graph: str) -> Path:
@@ -39,7 +44,7 @@ def loadable(folder: Path, manifest: Manifest, graph: str) -> Path:
     return mapped if same else path
 
 
-def check_graph(graph: GraphSession | OpenVinoRunner, manifest: Manifest) -> None:
+def check_graph(graph: GraphPorts, manifest: Manifest) -> None:
     """Raise BundleError if a graph does not take and give what its manifest's format promises."""
     plain = manifest.format not in BUNDLES
     takes = PaddedBatch._fields + (() if plain else JoinedTokens._fields)

@@ -261,16 +261,13 @@ class _Opener:
     def _to_capture(self, variant: Variant) -> Variant:
         """Return the graph to capture: this one, or one of the same precision that can be."""
         for other in (variant, *self.manifest.variants.values()):
-            # RemovePadding, in bundles of earlier versions, waits for the card to count tokens.
-            counts = "RemovePadding" in other.graph.get("fused", {})
-            same = other.precision == variant.precision != "int8" and not counts
+            same = other.precision == variant.precision != "int8"
             if same and other.target != "native" and (self.folder / other.file).is_file():
                 return other
         raise ConfigError(
             Setting("cuda_graphs", True),
-            f": {self.folder} has no {variant.precision} graph to capture: int8 "
-            "runs on the CPU, and a padding-free graph of earlier versions waits for the card in "
-            "every run; export one with mirror-rt export --precision fp16 --target cpu,cuda",
+            f": {self.folder} has no {variant.precision} graph to capture: int8 runs on the CPU; "
+            "export one with mirror-rt export --precision fp16 --target cpu,cuda",
         )
 
 

@@ -27,7 +27,7 @@ def model_identity(
         providers: what runs it, the preferred one first.
         **more: values in the place of those of `load`, or beside them.
     """
-    from mirror_rt import __version__
+    from mirror_rt.version import __version__
 
     values = {n: value for n, value in load.keywords().items() if n not in _NO_CHANGE_OF_VECTORS}
     return {

@@ -19,7 +19,7 @@ from mirror_rt.errors import ConfigError, InvalidTextError, Setting, renumbered
 from mirror_rt.keywords import with_visible_options
 from mirror_rt.languages.routing import Languages, Router
 from mirror_rt.pipeline.inputs import as_list, check_stream
-from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
+from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions, add_prompt
 from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES
 from mirror_rt.pipeline.results import EncodedTexts, empty_texts, place
 from mirror_rt.tokens.tokenization import TokenPiece
@@ -220,7 +220,7 @@ class PackEncoder:
             own = {i: refused[row] for i, row in enumerate(rows.tolist()) if row in refused}
             windows = text_windows([texts[row] for row in rows], invalid=own)
             with self._bundle(name, rows) as encoder:
-                plan = encoder.pipeline.plan(**encoder.prompts.add_first_of(prompts, options))
+                plan = encoder.pipeline.plan(**add_prompt(encoder.prompts, prompts, options))
                 part = encoder.pipeline.encode(windows, plan, stop=stop)
             if joined is None:
                 columns, dtype = part.embeddings.shape[1], part.embeddings.dtype

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypedDict, get_args
 
@@ -36,6 +36,14 @@ class EncodeKeywords(TypedDict, total=False):
     prompt: str | None
     on_too_long: OnTooLong
     errors: OnError
+
+
+def add_prompt(prompts: Prompts, names: Sequence[str], options: EncodeKeywords) -> EncodeKeywords:
+    """Add the name of the first prompt that a model has of `names`, unless options have one."""
+    own = options.get("prompt"), options.get("prompt_name")
+    if own != (None, None) or (name := prompts.first_of(names)) is None:
+        return options
+    return {**options, "prompt_name": name}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

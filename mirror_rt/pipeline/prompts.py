@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from mirror_rt.errors import ConfigError, Setting
-
-if TYPE_CHECKING:
-    from mirror_rt.pipeline.options import EncodeKeywords
 
 # The names that models give to these prompts; the first one that a model has is used.
 QUERY_NAMES = ("query",)
@@ -51,13 +47,6 @@ class Prompts:
     def first_of(self, names: Sequence[str]) -> str | None:
         """Return the first of `names` for which there is a prompt, or None."""
         return next((name for name in names if name in self.by_name), None)
-
-    def add_first_of(self, names: Sequence[str], options: EncodeKeywords) -> EncodeKeywords:
-        """Add the name of that prompt to options, unless they have a prompt of their own."""
-        own = options.get("prompt"), options.get("prompt_name")
-        if own != (None, None) or (name := self.first_of(names)) is None:
-            return options
-        return {**options, "prompt_name": name}
 
 
 def check_text(name: str, value: object) -> None:

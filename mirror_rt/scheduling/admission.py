@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mirror_rt.errors import ConfigError, OverloadedError
-from mirror_rt.scheduling.requests import BatchReport, Request
+from mirror_rt.scheduling.requests import BatchReport, Request, WaitingText
 from mirror_rt.scheduling.tokenizing import TokenizerLoad
-from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts
+from mirror_rt.scheduling.waiting import WaitingTexts
 from mirror_rt.tokens.windows import size_of
 
 # Each run, and each request, multiplies the weight of those before it by this: about ten count.

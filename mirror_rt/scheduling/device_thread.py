@@ -12,8 +12,8 @@ import numpy as np
 
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.scheduling.queue import RequestQueue
-from mirror_rt.scheduling.requests import BatchReport
-from mirror_rt.scheduling.waiting import WaitingText, still_wanted
+from mirror_rt.scheduling.requests import BatchReport, WaitingText
+from mirror_rt.scheduling.waiting import still_wanted
 from mirror_rt.tokens.padding import RaggedTokens
 
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mirror_rt.pipeline.options import EncodePlan
 from mirror_rt.pipeline.pipeline import EncodedTexts, Vectors
 from mirror_rt.scheduling.tokenizing import Tokenizing
-from mirror_rt.scheduling.waiting import WaitingText
 from mirror_rt.tokens.chunking import TokenRows
 
 Finish = Callable[[Vectors, TokenRows, EncodePlan], EncodedTexts]
+
+# A text without a deadline, or with a later one, is due this many seconds after it came: more
+# urgent texts may overtake it until then, and no text starves.
+_PATIENCE = 1.0
 
 
 @dataclass(slots=True)
@@ -151,6 +155,48 @@ class Request:
         """Give the caller an error, if it has no result yet."""
         if not self.future.done() and self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
+
+
+@dataclass(slots=True, eq=False)
+class WaitingText:
+    """One text of a request.
+
+    Texts of equal tokens wait as one: the first of them has the others, and costs for all.
+
+    Attributes:
+        request: the request that it belongs to.
+        row: its row in that request.
+        ids: int32 [tokens], its token ids.
+        length: tokens that it costs in a batch of its own, padding included.
+        arrived: time since when it may run, in seconds of `time.monotonic`.
+        deadline: time after which its vector is of no use; None for no deadline.
+        large: whether it is of a large request.
+        key: equal for texts that one row of a run is enough for.
+        others: the texts that wait with it, by number.
+    """
+
+    request: Request
+    row: int
+    ids: npt.NDArray[np.int32]
+    length: int
+    arrived: float
+    deadline: float | None = None
+    large: bool = False
+    key: Hashable = field(default_factory=object)
+    number: int = field(default=-1, init=False)
+    waits: bool = field(default=False, init=False)
+    others: dict[int, WaitingText] = field(default_factory=dict, init=False)
+
+    @property
+    def all(self) -> list[WaitingText]:
+        """The text, and those that wait with it."""
+        return [self, *self.others.values()]
+
+    @property
+    def due(self) -> float:
+        """The time by which it ought to run."""
+        latest = self.arrived + _PATIENCE
+        return latest if self.deadline is None else min(self.deadline, latest)
 
 
 @dataclass(frozen=True, slots=True)

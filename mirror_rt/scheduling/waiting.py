@@ -5,64 +5,16 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from mirror_rt.scheduling.requests import Request
+from mirror_rt.scheduling.requests import WaitingText
 
-# A text without a deadline, or with a later one, is due this many seconds after it came: more
-# urgent texts may overtake it until then, and no text starves.
-_PATIENCE = 1.0
 # A batch is chosen among at least 64 texts, and among enough of them that their tokens cost 8 times
 # as much as starting a run. Choosing among all texts of a long queue would save a little padding,
 # but run texts far out of their order.
 _CANDIDATES, _RUNS_OF_COST = 64, 8
-
-
-@dataclass(slots=True, eq=False)
-class WaitingText:
-    """One text of a request.
-
-    Texts of equal tokens wait as one: the first of them has the others, and costs for all.
-
-    Attributes:
-        request: the request that it belongs to.
-        row: its row in that request.
-        ids: int32 [tokens], its token ids.
-        length: tokens that it costs in a batch of its own, padding included.
-        arrived: time since when it may run, in seconds of `time.monotonic`.
-        deadline: time after which its vector is of no use; None for no deadline.
-        large: whether it is of a large request.
-        key: equal for texts that one row of a run is enough for.
-        others: the texts that wait with it, by number.
-    """
-
-    request: Request
-    row: int
-    ids: npt.NDArray[np.int32]
-    length: int
-    arrived: float
-    deadline: float | None = None
-    large: bool = False
-    key: Hashable = field(default_factory=object)
-    number: int = field(default=-1, init=False)
-    waits: bool = field(default=False, init=False)
-    others: dict[int, WaitingText] = field(default_factory=dict, init=False)
-
-    @property
-    def all(self) -> list[WaitingText]:
-        """The text, and those that wait with it."""
-        return [self, *self.others.values()]
-
-    @property
-    def due(self) -> float:
-        """The time by which it ought to run."""
-        latest = self.arrived + _PATIENCE
-        return latest if self.deadline is None else min(self.deadline, latest)
 
 
 class WaitingTexts:

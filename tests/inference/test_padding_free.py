@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mirror_export import ExportConfig, export_bundle
-from mirror_rt import ConfigError, Encoder, Manifest, Reranker
+from mirror_rt import Encoder, Manifest, Reranker
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import CPU, CUDA
@@ -76,19 +76,6 @@ def test_a_padding_free_graph_is_captured(folder, manifest):
         assert len(shapes) == len({rows * length for rows, length in captured._shapes})
         for rows in (1, 2, 3, 8):
             np.testing.assert_allclose(encoder.encode(TEXTS[:rows]), expected[:rows], atol=1e-5)
-
-
-def test_a_graph_that_counts_tokens_on_the_card_is_not_captured(folder, manifest):
-    counts = {"fused": {"RemovePadding": 1, "PackedAttention": 2}}
-    earlier = dataclasses.replace(manifest.variant("fp32-cuda"), graph=counts)
-    both = dataclasses.replace(manifest, variants=manifest.variants | {"fp32-cuda": earlier})
-    with load(folder, both, cuda_graphs=True) as encoder:
-        runner = encoder.pipeline.model.runner
-        assert runner.graph.name == "for_cpu.onnx"
-        assert runner._captured._session.graph.name.startswith("model")
-    alone = dataclasses.replace(manifest, variants={"fp32-cuda": earlier})
-    with pytest.raises(ConfigError, match=r"has no fp32 graph to capture: .* waits for the card"):
-        load(folder, alone, cuda_graphs=True)
 
 
 @pytest.mark.full

@@ -7,47 +7,19 @@ import asyncio
 import inspect
 import typing
 from dataclasses import MISSING, fields
-from pathlib import Path
 
-import numpy as np
 import pytest
 
+from given_options import GIVEN
 from mirror_rt import ConfigError, Encoder, LanguagePack, Scheduler
 from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.pipeline.pipeline import Pipeline
 
-# A value of each field that is not its default.
-LOAD = {
-    "variant": "int8",
-    "revision": "main",
-    "offline": True,
-    "verify": False,
-    "pooling": "mean",
-    "providers": "cpu",
-    "allow_fallback": True,
-    "threads": 3,
-    "spinning": "off",
-    "devices": [1],
-    "cuda_graphs": True,
-    "provider_options": {"gpu_mem_limit": 4 << 30},
-    "cache": Path("vectors.cache"),
-    "cache_bytes": 1 << 26,
-}
-ENCODE = {
-    "batch_size": 8,
-    "normalize_embeddings": False,
-    "truncate_dim": 8,
-    "precision": "int8",
-    "ranges": np.array([[-1.0] * 8, [1.0] * 8]),
-    "prompt_name": "query",
-    "prompt": "query: ",
-    "on_too_long": "error",
-    "errors": "nan",
-}
 LOAD_FIELDS = [field.name for field in fields(LoadOptions)]
 ENCODE_FIELDS = [field.name for field in fields(EncodeOptions)]
+LOAD, ENCODE = ({name: GIVEN[name][0] for name in names} for names in (LOAD_FIELDS, ENCODE_FIELDS))
 
 
 class Asked(Exception):  # noqa: N818  # no error: it carries something

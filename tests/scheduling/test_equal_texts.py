@@ -8,7 +8,8 @@ import pytest
 
 from mirror_rt import DeadlineError, NonFiniteError, Scheduler
 from mirror_rt.inference.vector_cache import VectorCache
-from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts
+from mirror_rt.scheduling.requests import WaitingText
+from mirror_rt.scheduling.waiting import WaitingTexts
 from step_encoder import StepEncoder
 
 

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts, best_window
+from mirror_rt.scheduling.requests import WaitingText
+from mirror_rt.scheduling.waiting import WaitingTexts, best_window
 
 
 def waiting(*lengths, arrived=0.0, deadlines=None):

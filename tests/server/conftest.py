@@ -10,7 +10,7 @@ from mirror_rt.cli.parsing.invocation import add_options
 from mirror_rt.cli.parsing.parser import Parser
 from mirror_rt.cli.serve import Serve
 from mirror_rt.server import Models, NamedEncoder, ServerConfig, create_app
-from mirror_rt.server.http.openapi_answers import NAME
+from mirror_rt.server.http.operations import MODEL_NAME
 from server_process import ServerProcess
 
 KEY = "sk-of-the-tests"
@@ -52,7 +52,7 @@ def key():
 def open_server(bundle, tiny_reranker):
     """Serves a bundle, also as tiny and by the name of the examples, and a reranker as ranks."""
     reranker = tiny_reranker("bert")
-    aliases = (f"{NAME}={bundle}", f"tiny={NAME}", f"ranks={reranker}")
+    aliases = (f"{MODEL_NAME}={bundle}", f"tiny={MODEL_NAME}", f"ranks={reranker}")
     options = [word for alias in aliases for word in ("--model-alias", alias)]
     with running(bundle, reranker, *options) as server:
         yield server

@@ -35,7 +35,8 @@ def test_the_sample_runs(open_server, name):
     done = subprocess.run(["sh", "-c", line], capture_output=True, check=True)
     media, found = next(iter(operation["responses"]["200"]["content"].items()))
     if media == "application/json":
-        jsonschema_rs.validate(found["schema"], json.loads(done.stdout))
+        components = {"components": openapi_document()["components"]}
+        jsonschema_rs.validate(found["schema"] | components, json.loads(done.stdout))
     else:
         assert done.stdout
 
@@ -54,10 +55,9 @@ def test_examples_are_what_the_schemas_allow(name):
         found.append(operation["requestBody"]["content"])
     for value in (content for one in found for content in one.values()):
         schema = value["schema"]
-        examples = [value["example"]] if "example" in value else schema.get("examples", [])
-        assert examples or schema["type"] == "string"
-        for example in examples:
-            jsonschema_rs.validate(schema | {"components": components}, example)
+        assert "example" in value or schema["type"] == "string"
+        if "example" in value:
+            jsonschema_rs.validate(schema | {"components": components}, value["example"])
 
 
 @pytest.mark.parametrize("name", openapi_document()["components"]["schemas"])

@@ -101,7 +101,7 @@ def test_failures_are_errors():
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from mirror_rt.server.http.exchange import Exchange
+    from mirror_rt.server.exchange import Exchange
 
     kept = InMemorySpanExporter()
     provider = TracerProvider()

@@ -89,7 +89,7 @@ def test_every_answer_is_sent_in_parts(path, body, app):
 
 def test_bytes_that_are_written_whole_count_too(app, monkeypatch):
     """An answer of one piece of many bytes counts with them until it is read."""
-    monkeypatch.setattr("mirror_rt.server.http.exchange._PART_BYTES", 1 << 10)
+    monkeypatch.setattr("mirror_rt.server.exchange._PART_BYTES", 1 << 10)
     held = app.state.registry.unread
 
     async def main():

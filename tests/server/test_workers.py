@@ -27,7 +27,7 @@ from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import replace_folder
 from mirror_rt.server import ServerConfig, create_app
 from mirror_rt.server.models.reload import Reloader
-from mirror_rt.server.models.sources import Source
+from mirror_rt.server.models.served_models import Source
 from server_process import until, with_prompt
 
 TEXT = "some words of a text"

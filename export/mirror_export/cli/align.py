@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from mirror_rt.cli.common import format_table
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Help
+from mirror_rt.io.tables import text_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,5 +61,5 @@ class Align(Invocation):
              f"{one.after:.3f}"]
             for one in found
         ]  # fmt: skip
-        print(format_table(header, rows))
+        print(text_table(header, rows))
         print(f"{self.out or self.model}: one vector space")

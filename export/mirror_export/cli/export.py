@@ -57,7 +57,9 @@ class Export(Invocation):
 
         pack = self.pack
         if pack.all is not None or len(self.models) > 1:
-            run_pack(self, self.settings(""))
+            run_pack(
+                pack, list(self.models), self.settings(""), as_json=self.json, quiet=self.quiet
+            )
             return
         if not self.models:
             raise ConfigError("nothing to export: name a model, or pass --all FOLDER")

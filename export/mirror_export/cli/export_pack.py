@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mirror_export.config import ExportConfig
-from mirror_rt.cli.common import format_table
 from mirror_rt.cli.parsing.options import Help
 from mirror_rt.errors import ConfigError, ModelError
+from mirror_rt.io.tables import text_table
 from mirror_rt.progress import ProgressBar, progress_bar
 
 if TYPE_CHECKING:
-    from mirror_export.cli.export import Export
     from mirror_export.pack.export_pack import ModelResult
     from mirror_rt.bundle.manifest import Manifest
 
@@ -47,22 +46,24 @@ class PackOptions:
     ] = None  # fmt: skip
 
 
-def run_pack(call: Export, config: ExportConfig) -> None:
+def run_pack(
+    pack: PackOptions, models: list[str], config: ExportConfig, *, as_json: bool, quiet: bool
+) -> None:
     """Export the models of the command line as a pack; ModelError where some of them failed."""
     from mirror_export.pack.export_pack import export_pack
 
-    models = _models(call)
-    bar = progress_bar(len(models), not call.quiet, unit="model", desc="export")
+    models = _models(pack, models, config.out)
+    bar = progress_bar(len(models), not quiet, unit="model", desc="export")
     with closing(bar):
         report = export_pack(
             models,
             config,
-            jobs=call.pack.jobs,
-            resume=call.pack.resume,
-            fallback=call.pack.fallback,
+            jobs=pack.jobs,
+            resume=pack.resume,
+            fallback=pack.fallback,
             on_result=partial(_tell, bar),
         )
-    if call.json:
+    if as_json:
         values = {
             "models": [_plain(result) for result in report.models],
             "default": report.index.default if report.index else None,
@@ -70,11 +71,11 @@ def run_pack(call: Export, config: ExportConfig) -> None:
         }
         print(json.dumps(values, indent=2, ensure_ascii=False))
     else:
-        print(format_table(_HEADER, [_row(result) for result in report.models]))
+        print(text_table(_HEADER, [_row(result) for result in report.models]))
         if report.index is not None:
             count = len(report.index.bundles)
             print(
-                f"{call.out}: {count} bundle{'s' * (count != 1)}, default "
+                f"{config.out}: {count} bundle{'s' * (count != 1)}, default "
                 f"{report.index.default}; {report.saved_bytes / 1e6:.1f} MB saved by storing "
                 "identical files once"
             )
@@ -90,19 +91,18 @@ def lowest_cosine(manifest: Manifest) -> float | None:
     return min((cosine for cosine in cosines if cosine is not None), default=None)
 
 
-def _models(call: Export) -> list[str]:
-    models: list[str] = list(call.models)
-    if call.pack.all is None:
+def _models(pack: PackOptions, models: list[str], out: Path) -> list[str]:
+    if pack.all is None:
         return models
     if models:
         raise ConfigError(f"pass models or --all, not both (got {models[0]} too)")
     from mirror_export.pack.sources import find_models
     from mirror_train.languages.language_job import REPORT_FILE
 
-    found, skipped = find_models(call.pack.all)
-    own = {call.out.name, f"{call.out.name}.partial", REPORT_FILE}
+    found, skipped = find_models(pack.all)
+    own = {out.name, f"{out.name}.partial", REPORT_FILE}
     if others := [name for name in skipped if name not in own]:
-        print(f"{call.pack.all}: not a model, skipped: {', '.join(others)}", file=sys.stderr)
+        print(f"{pack.all}: not a model, skipped: {', '.join(others)}", file=sys.stderr)
     return found
 
 

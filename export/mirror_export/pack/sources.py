@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from mirror_export.config import ExportConfig
-from mirror_rt import Manifest, __version__
+from mirror_rt import Manifest
 from mirror_rt.bundle.manifest import BUNDLES, declared_format
 from mirror_rt.bundle.pack_index import PACK_FILE, is_pack
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.io.atomic import files_sha256, sha256
+from mirror_rt.version import __version__
 
 _LANGUAGE_TAG = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
 _WEIGHTS = ("*.safetensors", "*.bin")

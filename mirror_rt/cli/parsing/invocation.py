@@ -15,14 +15,12 @@ from mirror_rt.cli.parsing.options import (
     Given,
     Group,
     Option,
-    announcing,
     build,
     from_arguments,
     nested,
     section,
 )
 from mirror_rt.cli.parsing.parser import Parser, suggestion
-from mirror_rt.deprecation import DEPRECATED
 
 Container = argparse.ArgumentParser | argparse._ArgumentGroup
 
@@ -49,7 +47,7 @@ class Invocation:
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Self:
         """Make the invocation of the arguments that were parsed."""
-        return build(cls, announcing(arguments.parser.prog, from_arguments(arguments)))
+        return build(cls, from_arguments(arguments))
 
 
 def add_command(commands: Any, name: str, command: type[Invocation]) -> None:
@@ -99,8 +97,6 @@ def _description(command: type[Invocation]) -> str:
 def _add(parser: argparse.ArgumentParser, to: Container, option: Option) -> None:
     kind, about = kind_of(option.hint), option.about
     common: dict[str, Any] = {"dest": option.name, "default": None, "help": _help(option, kind)}
-    if gone := DEPRECATED.get(f"{parser.prog} {option.flag}"):
-        common["help"] += f" (deprecated: {gone.instead})"
     if kind is BOOLEAN and option.default is False:
         to.add_argument(option.flag, action="store_const", const=True, **common)
         # A flag must be able to override what the environment or a file sets.

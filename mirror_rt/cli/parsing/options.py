@@ -13,14 +13,12 @@ import dataclasses
 import difflib
 import inspect
 import itertools
-import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from mirror_rt.cli.parsing.kinds import kind_of
-from mirror_rt.deprecation import deprecation_of
 from mirror_rt.errors import ConfigError
 from mirror_rt.io.limits import read_toml
 
@@ -177,24 +175,6 @@ def from_arguments(arguments: argparse.Namespace) -> Source:
         return None if value is None else (value, option.flag)
 
     return find
-
-
-def announcing(command: str, source: Source) -> Source:
-    """Return a source that says which options of a command, of those that it finds, will go."""
-
-    def find(option: Option) -> tuple[object, str] | None:
-        found = source(option)
-        if found is not None:
-            announce(f"{command} {option.flag}", found[1])
-        return found
-
-    return find
-
-
-def announce(name: str, said: str = "") -> None:
-    """Say on standard error that a command or an option will go, if it will."""
-    if message := deprecation_of(name, said):
-        print(f"mirror-rt: warning: {message}", file=sys.stderr)
 
 
 def from_environment(environment: Mapping[str, str], prefix: str) -> Source:

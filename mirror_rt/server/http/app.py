@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 
@@ -18,28 +17,14 @@ from starlette.routing import Route
 from mirror_rt.server.admission.api_keys import ApiKeys
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
-from mirror_rt.server.http import open_inference, openai, pages, rerank, tei
-from mirror_rt.server.http.exchange import Answer, Exchange
-from mirror_rt.server.http.openapi import openapi_document
+from mirror_rt.server.exchange import Answer, Exchange
+from mirror_rt.server.http import pages
+from mirror_rt.server.http.openapi import openapi_document  # it knows all operations
+from mirror_rt.server.http.operations import OPERATIONS
 from mirror_rt.server.http.request_gate import Endpoint, Gate, Handler, shape_of
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.models.served_models import Catalog, Models
 from mirror_rt.server.models.sources import Sources, load_catalog
-
-_POSTS: list[tuple[str, Handler]] = [
-    ("/v1/embeddings", openai.embeddings),
-    ("/embed", tei.embed),
-    ("/embed_all", tei.embed_all),
-    ("/similarity", tei.similarity),
-    ("/tokenize", tei.tokenize),
-    ("/decode", tei.decode),
-    ("/rerank", rerank.rerank),
-    ("/predict", rerank.predict),
-    ("/v1/rerank", rerank.jina),
-    ("/v2/rerank", rerank.cohere),
-    ("/v2/models/{name}/infer", open_inference.infer),
-    ("/", tei.root),
-]
 
 
 def create_app(source: Sources | Models, config: ServerConfig | None = None) -> Starlette:
@@ -71,7 +56,11 @@ def create_app(source: Sources | Models, config: ServerConfig | None = None) -> 
         yield
         registry.close()
 
-    posts = {path: Endpoint(registry, handler, path, reads=True) for path, handler in _POSTS}
+    posts = {
+        one.path: Endpoint(registry, one.handler, one.path, reads=True)
+        for one in OPERATIONS
+        if one.request is not None
+    }
     app = Starlette(
         routes=_routes(registry, posts),
         middleware=_middleware(registry, posts),
@@ -84,29 +73,17 @@ def create_app(source: Sources | Models, config: ServerConfig | None = None) -> 
 
 def _routes(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
     gets: list[tuple[str, Handler]] = [
-        ("/health", _always(Answer(b'{"status":"live"}'))),  # the event loop works
-        ("/ready", _ready),
-        ("/metrics", _metrics),
-        ("/info", tei.info),
-        ("/v1/models", openai.models),
-        ("/v1/models/{name:path}", openai.model),
-        ("/v2", open_inference.server),
-        ("/v2/health/live", _always(Answer(b'{"live":true}'))),
-        ("/v2/health/ready", open_inference.ready),
-        ("/v2/models/{name}/ready", open_inference.model_ready),
-        ("/v2/models/{name}", open_inference.model),
         ("/openapi.json", _always(Answer(orjson.dumps(openapi_document())))),
         ("/docs", _always(pages.DOCS_PAGE)),
         ("/docs/scalar.js", _always(pages.RENDERER)),
-        ("/status", pages.status),
-    ]
-    routes = [
-        Route(path, Endpoint(registry, handler, path), methods=["GET"]) for path, handler in gets
+        *((one.path, one.handler) for one in OPERATIONS if one.request is None),
     ]
     # What is posted to `/` does not get here, but the answer to any other method names both.
-    routes.append(
-        Route("/", Endpoint(registry, _always(pages.STATUS_PAGE), "/"), methods=["GET", "POST"])
-    )
+    routes = [
+        Route(path, Endpoint(registry, handler, path),
+              methods=["GET", "POST"] if path == "/" else ["GET"])
+        for path, handler in gets
+    ]  # fmt: skip
     return routes + [
         Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items() if path != "/"
     ]
@@ -133,18 +110,6 @@ def _middleware(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Middl
     fixed = {path: endpoint for path, endpoint in posts.items() if "{" not in path}
     gate = Middleware(Gate, registry=registry, posts=fixed)
     return [cors, gate] if origins else [gate]
-
-
-async def _ready(registry: Registry, _: Exchange, __: bytes) -> Answer:
-    """Answer that the server is ready: every model has just run."""
-    await registry.check_ready()
-    return Answer(b'{"status":"ready"}')
-
-
-async def _metrics(registry: Registry, _: Exchange, __: bytes) -> Answer:
-    """Return all metrics in Prometheus' text format."""
-    text = await asyncio.to_thread(registry.metrics.text)  # it reads the files of all workers
-    return Answer(text, content_type=registry.metrics.content_type.encode())
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:

@@ -9,7 +9,7 @@ from mirror_rt.pipeline.options import EncodeKeywords, OnTooLong
 from mirror_rt.pipeline.pipeline import EncodedTexts
 from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES
 from mirror_rt.server.admission.problems import Problem
-from mirror_rt.server.http.exchange import Answer, Exchange
+from mirror_rt.server.exchange import Answer, Exchange
 from mirror_rt.server.http.schemas import EmbeddingsRequest, InferParameters, Inputs
 from mirror_rt.server.models.service import Items, ModelService
 

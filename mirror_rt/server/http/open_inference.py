@@ -15,14 +15,24 @@ from typing import Any
 
 import orjson
 
-from mirror_rt import __version__
 from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.exchange import OCTETS, Answer, Exchange
+from mirror_rt.server.http.answers import Inferred, Values
 from mirror_rt.server.http.decoding import decoders
-from mirror_rt.server.http.exchange import OCTETS, Answer, Exchange
 from mirror_rt.server.http.inputs import ROWS, encode, options_of, vectors_answer
+from mirror_rt.server.http.operations import (
+    EMBEDDED,
+    MODEL_NAME,
+    NAMED,
+    OIP,
+    TEXT,
+    operation,
+    parameter,
+)
 from mirror_rt.server.http.schemas import InferInput, InferParameters, InferRequest
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.vectors.quantization import Embeddings
+from mirror_rt.version import __version__
 
 _LENGTH = "inference-header-content-length"
 # JSON is decoded in one piece, which takes some milliseconds; more texts go as bytes.
@@ -30,18 +40,45 @@ _MOST_JSON = 1 << 20
 _decoders = decoders(InferRequest)
 
 
+@operation(
+    OIP, "/v2", "The server", "Names the extensions of the protocol.", Values, about="The server.",
+    example={"name": "mirror_rt", "version": "0.1.0", "extensions": ["binary_tensor_data"]},
+)  # fmt: skip
 async def server(_: Registry, __: Exchange, ___: bytes) -> Answer:
     """Answer GET /v2: the server and its extensions of the protocol."""
     values = {"name": "mirror_rt", "version": __version__, "extensions": ["binary_tensor_data"]}
     return Answer(orjson.dumps(values))
 
 
+@operation(
+    OIP, "/v2/health/live", "Is the process alive?", "Answers as /health does.", Values,
+    about="The process answers.", example={"live": True}, statuses=(),
+)  # fmt: skip
+async def live(_: Registry, __: Exchange, ___: bytes) -> Answer:
+    """Answer GET /v2/health/live: the event loop works."""
+    return Answer(b'{"live":true}')
+
+
+@operation(
+    OIP, "/v2/health/ready", "Is every model ready?", "Answers as /ready does.", Values,
+    about="Every model has just run.", example={"ready": True}, statuses=(503,),
+)  # fmt: skip
 async def ready(registry: Registry, _: Exchange, __: bytes) -> Answer:
     """Answer GET /v2/health/ready: every model has just run."""
     await registry.check_ready()
     return Answer(b'{"ready":true}')
 
 
+@operation(
+    OIP, "/v2/models/{name}", "The tensors of a model", "Describes input and output.", Values,
+    about="The tensors of the model; -1 is any number of texts.",
+    example={
+        "name": MODEL_NAME, "platform": "mirror_rt_onnx",
+        "inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}],
+        "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [-1, 384]}],
+    },
+    statuses=(401, 404, 422), parameters=(NAMED,),
+)  # fmt: skip
 async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     """Answer GET /v2/models/{name}: the tensors of a model."""
     name = exchange.scope["path_params"]["name"]
@@ -55,6 +92,11 @@ async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     return Answer(orjson.dumps(values))
 
 
+@operation(
+    OIP, "/v2/models/{name}/ready", "Is a model ready?", "Has just run every model.", Values,
+    about="The model has just run.", example={"name": MODEL_NAME, "ready": True},
+    statuses=(401, 404, 503), parameters=(NAMED,),
+)  # fmt: skip
 async def model_ready(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     """Answer GET /v2/models/{name}/ready: the model has just run, as have all others."""
     name = exchange.scope["path_params"]["name"]
@@ -63,6 +105,22 @@ async def model_ready(registry: Registry, exchange: Exchange, _: bytes) -> Answe
     return Answer(orjson.dumps({"name": name, "ready": True}))
 
 
+@operation(
+    OIP, "/v2/models/{name}/infer", "A vector for each text",
+    "Encodes the tensor `text` to the tensor `embedding`. The parameter `dimensions` is here to "
+    "keep the example short.",
+    Inferred, request=InferRequest, octets=True,
+    parameters=(NAMED, parameter(
+        "header", "Inference-Header-Content-Length",
+        "The bytes of the JSON, where texts follow it as bytes.", type="integer", minimum=0,
+    )),
+    body={"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": [TEXT]}],
+          "parameters": {"dimensions": 4}},
+    example={
+        "model_name": MODEL_NAME,
+        "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [1, 4], "data": EMBEDDED}],
+    },
+)  # fmt: skip
 async def infer(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /v2/models/{name}/infer."""
     size = _json_size(exchange, body)

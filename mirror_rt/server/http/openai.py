@@ -10,15 +10,34 @@ import orjson
 
 from mirror_rt.pipeline.pipeline import EncodedTexts
 from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.exchange import Answer, Exchange
+from mirror_rt.server.http.answers import Embeddings, Values
 from mirror_rt.server.http.decoding import BodyDecoder
-from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.http.inputs import ROWS, encode, options_of, vectors_answer
+from mirror_rt.server.http.operations import (
+    EMBEDDED,
+    MODEL_NAME,
+    NAMED,
+    OPENAI,
+    TEXT,
+    operation,
+)
 from mirror_rt.server.http.schemas import EmbeddingsRequest, InputList
 from mirror_rt.server.models.registry import Registry
 
 _decode = BodyDecoder(EmbeddingsRequest, "input", InputList)
+_MODEL = {"id": MODEL_NAME, "object": "model", "created": 1795366515, "owned_by": "mirror_rt"}
 
 
+@operation(
+    OPENAI, "/v1/embeddings", "A vector for each text",
+    "Encodes texts or token ids. The field `dimensions` is here to keep the example short.",
+    Embeddings, request=EmbeddingsRequest, body={"input": [TEXT], "dimensions": 4},
+    example={
+        "object": "list", "data": [{"object": "embedding", "index": 0, "embedding": EMBEDDED}],
+        "model": MODEL_NAME, "usage": {"prompt_tokens": 6, "total_tokens": 6},
+    },
+)  # fmt: skip
 async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /v1/embeddings."""
     request = await _decode(body, registry.config)
@@ -31,12 +50,21 @@ async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Ans
     return vectors_answer(content, encoded)
 
 
+@operation(
+    OPENAI, "/v1/models", "The models", "Lists the models that are served.", Values,
+    about="The models.", example={"object": "list", "data": [_MODEL]},
+)  # fmt: skip
 async def models(registry: Registry, _: Exchange, __: bytes) -> Answer:
     """Answer GET /v1/models."""
     data = [_describe(registry, name) for name in registry.models.names]
     return Answer(orjson.dumps({"object": "list", "data": data}))
 
 
+@operation(
+    OPENAI, "/v1/models/{name:path}", "One model", "Describes a model.", Values,
+    about="A model; `created` is the time of its export, in Unix seconds.", example=_MODEL,
+    statuses=(401, 404), parameters=(NAMED,),
+)  # fmt: skip
 async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     """Answer GET /v1/models/{name}."""
     name = exchange.scope["path_params"]["name"]

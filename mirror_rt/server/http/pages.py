@@ -1,4 +1,4 @@
-"""Serve the pages for people, the status page at `/` with its numbers, and /docs."""
+"""Show the state of the server: probes, metrics, the status page, and the page /docs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from typing import Any
 
 import orjson
 
-from mirror_rt import __version__
 from mirror_rt.scheduling import SchedulerStatistics
-from mirror_rt.server.http.exchange import HTML, Answer, Exchange
+from mirror_rt.server.exchange import HTML, Answer, Exchange
+from mirror_rt.server.http.answers import Values
+from mirror_rt.server.http.operations import MODEL_NAME, WATCH, operation
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.models.served_models import NamedEncoder
+from mirror_rt.version import __version__
 
 _FOLDER = Path(__file__).parent
 _PIECE = 64 << 10
@@ -72,6 +74,26 @@ DOCS_PAGE = _page(
 RENDERER = _renderer()
 
 
+@operation(
+    WATCH, "/", "The status page", "Shows models, load and queue in a browser.", str,
+    about="A page of HTML.", media="text/html", statuses=(),
+)  # fmt: skip
+async def status_page(_: Registry, __: Exchange, ___: bytes) -> Answer:
+    """Answer GET /: a page that shows what /status says."""
+    return STATUS_PAGE
+
+
+@operation(
+    WATCH, "/status", "Models, load, queue and memory", "Returns the numbers of the status page.",
+    Values, about="Models, load, queue and memory of the process that answered.",
+    example={
+        "version": "0.1.0", "process": 4711, "uptime_seconds": 10.7, "state": "ready",
+        "ready": True, "refusing": None, "open_requests": 0, "resident_bytes": 263090176,
+        "default": MODEL_NAME,
+        "last_minute": {"requests_per_second": 0.47, "latency_seconds": {"p50": 0.021}},
+        "models": [{"name": MODEL_NAME, "waiting_texts": 0, "texts": 7, "tokens": 44}],
+    },
+)  # fmt: skip
 async def status(registry: Registry, _: Exchange, __: bytes) -> Answer:
     """Answer GET /status: models, load, queue and memory of this process."""
     values = {
@@ -112,3 +134,32 @@ def _of_model(registry: Registry, model: NamedEncoder) -> dict[str, Any]:
         "padding": counts.padding,
         "run_seconds": counts.run_seconds,
     }
+
+
+@operation(
+    WATCH, "/health", "Is the process alive?", "Answers as long as the process does.", Values,
+    about="The process answers.", example={"status": "live"}, statuses=(),
+)  # fmt: skip
+async def health(_: Registry, __: Exchange, ___: bytes) -> Answer:
+    """Answer GET /health: the event loop works."""
+    return Answer(b'{"status":"live"}')
+
+
+@operation(
+    WATCH, "/ready", "Is every model ready?", "Has just run every model.", Values,
+    about="Every model has just run.", example={"status": "ready"}, statuses=(503,),
+)  # fmt: skip
+async def ready(registry: Registry, _: Exchange, __: bytes) -> Answer:
+    """Answer GET /ready: every model has just run."""
+    await registry.check_ready()
+    return Answer(b'{"status":"ready"}')
+
+
+@operation(
+    WATCH, "/metrics", "Metrics for Prometheus", "Returns counters and histograms.", str,
+    about="Prometheus' text format.", media="text/plain",
+)  # fmt: skip
+async def metrics(registry: Registry, _: Exchange, __: bytes) -> Answer:
+    """Answer GET /metrics: all metrics in Prometheus' text format."""
+    text = await asyncio.to_thread(registry.metrics.text)  # it reads the files of all workers
+    return Answer(text, content_type=registry.metrics.content_type.encode())

@@ -21,7 +21,7 @@ from mirror_rt.server.admission.problems import (
     rerank_shape,
     tei_shape,
 )
-from mirror_rt.server.http.exchange import Answer, Exchange, HungUp, until_hang_up
+from mirror_rt.server.exchange import Answer, Exchange, HungUp, until_hang_up
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.monitoring.logs import where
 

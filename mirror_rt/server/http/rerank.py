@@ -13,9 +13,11 @@ import orjson
 from mirror_rt.pipeline.results import EncodedTexts
 from mirror_rt.reranking.score_head import ACTIVATIONS
 from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.exchange import Answer, Exchange
+from mirror_rt.server.http.answers import LabelsOfAll, LabelsOfOne, RankedDocuments, Ranks
 from mirror_rt.server.http.decoding import BodyDecoder
-from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.http.inputs import ROWS, check_number, check_texts, too_long, truncated_header
+from mirror_rt.server.http.operations import MODEL_NAME, RERANK, TEI, TEXT, operation
 from mirror_rt.server.http.rerank_schemas import (
     CohereRerankRequest,
     Document,
@@ -33,12 +35,23 @@ _rerank = BodyDecoder(RerankRequest, "texts", list[str])
 _jina = BodyDecoder(JinaRerankRequest, "documents", list[str | Document])
 _cohere = BodyDecoder(CohereRerankRequest, "documents", list[str])
 _predict = BodyDecoder(PredictRequest, "inputs", list[str | list[str]])
+# Examples for the documents.
+_ASKED = {"query": "Which animal sleeps?", "texts": ["Stocks fell.", TEXT]}
+_DOCUMENTS = {"query": _ASKED["query"], "documents": _ASKED["texts"]}
+_FOUND = {"index": 1, "relevance_score": 0.9862}
+_COST = {"billed_units": {"search_units": 1}, "tokens": {"input_tokens": 24}}
 # Bytes of a result without its text, in memory.
 _RESULT = 256
 
 Scores = npt.NDArray[np.float64]
 
 
+@operation(
+    TEI, "/rerank", "Texts in the order of a query",
+    "Scores each text with the query by a cross-encoder with one output.",
+    Ranks, example=[{"index": 1, "score": 0.9862}, {"index": 0, "score": 0.0179}],
+    request=RerankRequest, body=_ASKED,
+)  # fmt: skip
 async def rerank(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /rerank: the texts by their scores, the best first."""
     request = await _rerank(body, registry.config)
@@ -55,6 +68,16 @@ async def rerank(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     return _answer(b"[", scores, None, result, b"]", encoded)
 
 
+@operation(
+    RERANK, "/v1/rerank", "Documents in the order of a query",
+    "Takes the fields of Jina, and of the first version of Cohere. Long documents are cut.",
+    RankedDocuments, request=JinaRerankRequest, body=_DOCUMENTS,
+    example={
+        "results": [_FOUND | {"document": {"text": "A kitten naps."}}], "id": "5a3f0c",
+        "meta": {"api_version": {"version": "1"}, **_COST}, "model": MODEL_NAME, "object": "list",
+        "usage": {"prompt_tokens": 24, "total_tokens": 24},
+    },
+)  # fmt: skip
 async def jina(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /v1/rerank, with the fields that Jina and Cohere have there."""
     request = await _jina(body, registry.config)
@@ -73,6 +96,14 @@ async def jina(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     return _answer(*_framed(tail, scores, request.top_n, result, encoded))
 
 
+@operation(
+    RERANK, "/v2/rerank", "Documents in the order of a query",
+    "Takes the fields of Cohere's second version. Long documents are cut.",
+    RankedDocuments, request=CohereRerankRequest, body=_DOCUMENTS,
+    example={
+        "results": [_FOUND], "id": "5a3f0c", "meta": {"api_version": {"version": "2"}, **_COST},
+    },
+)  # fmt: skip
 async def cohere(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /v2/rerank, as Cohere does."""
     request = await _cohere(body, registry.config)
@@ -90,6 +121,14 @@ async def cohere(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     return _answer(*_framed(tail, scores, request.top_n, result, encoded))
 
 
+@operation(
+    TEI, "/predict", "The labels of texts or pairs",
+    "Gives each text, or pair of texts, the labels of a cross-encoder and their scores.",
+    (LabelsOfOne, LabelsOfAll),
+    about="The labels of a text or a pair; of a list of them, a list for each.",
+    example=[{"label": "entailment", "score": 0.9862}],
+    request=PredictRequest, body={"inputs": [TEXT, "An animal rests."]},
+)  # fmt: skip
 async def predict(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /predict: the labels of texts or pairs, and their scores, the best first."""
     request = await _predict(body, registry.config)

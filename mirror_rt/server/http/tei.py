@@ -10,12 +10,12 @@ from urllib.parse import parse_qsl
 
 import orjson
 
-from mirror_rt import __version__
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.pipeline import Vectors
 from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.exchange import Answer, Exchange
+from mirror_rt.server.http import answers
 from mirror_rt.server.http.decoding import BodyDecoder
-from mirror_rt.server.http.exchange import Answer, Exchange
 from mirror_rt.server.http.inputs import (
     check_lengths,
     encode,
@@ -24,7 +24,17 @@ from mirror_rt.server.http.inputs import (
     truncated_header,
     vectors_answer,
 )
+from mirror_rt.server.http.operations import (
+    EMBEDDED,
+    MODEL_NAME,
+    POST_STATUSES,
+    TEI,
+    TEXT,
+    operation,
+    parameter,
+)
 from mirror_rt.server.http.rerank import predict, rerank
+from mirror_rt.server.http.rerank_schemas import PredictRequest, RerankRequest
 from mirror_rt.server.http.schemas import (
     DecodeRequest,
     EmbedAllRequest,
@@ -39,6 +49,7 @@ from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.models.service import ModelFacts
 from mirror_rt.vectors.quantization import Embeddings
 from mirror_rt.vectors.search import cosine_similarity
+from mirror_rt.version import __version__
 
 _embed = BodyDecoder(EmbedRequest, "inputs", InputList)
 _embed_all = BodyDecoder(EmbedAllRequest, "inputs", InputList)
@@ -57,6 +68,15 @@ _INPUTS = re.compile(rb'"inputs"\s*:\s*(.)')
 _QUERY = re.compile(rb'"query"\s*:')
 
 
+@operation(
+    TEI, "/", "The same as /embed or /similarity",
+    "Answers as /similarity where `inputs` is an object, and else as /embed: Hugging Face's client "
+    "asks here. Where the default model is a reranker, as /rerank or /predict.",
+    (answers.Vectors, answers.Cosines, answers.Ranks, answers.LabelsOfOne, answers.LabelsOfAll),
+    about="What the path that is meant would answer.", example=[EMBEDDED], request=EmbedRequest,
+    or_requests=(SimilarityRequest, RerankRequest, PredictRequest),
+    body={"inputs": [TEXT], "dimensions": 4},
+)  # fmt: skip
 async def root(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST / as the default model can: /embed, or /similarity where `inputs` is an object.
 
@@ -70,6 +90,12 @@ async def root(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     return await answer(registry, exchange, body)
 
 
+@operation(
+    TEI, "/embed", "A vector for each text",
+    "Encodes texts or token ids. The field `dimensions` is here to keep the example short.",
+    answers.Vectors, example=[EMBEDDED], request=EmbedRequest,
+    body={"inputs": [TEXT], "dimensions": 4},
+)  # fmt: skip
 async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /embed."""
     request = await _embed(body, registry.config)
@@ -82,6 +108,14 @@ async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     return vectors_answer(_rows(encoded.embeddings), encoded)
 
 
+@operation(
+    TEI, "/embed_all", "A vector for each token",
+    "Returns the vectors of all tokens of each text, before pooling, special tokens included. The "
+    "example shows the beginning of each vector.",
+    answers.TokenVectors, request=EmbedAllRequest, body={"inputs": ["Hello"]},
+    example=[[[0.1623, 0.0429, 0.0673], [-0.5365, 0.6194, 0.7126], [-0.7608, 0.3314, 0.1633]]],
+    statuses=(*POST_STATUSES, 501),
+)  # fmt: skip
 async def embed_all(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /embed_all: a vector for each token, before pooling."""
     request = await _embed_all(body, registry.config)
@@ -94,6 +128,12 @@ async def embed_all(registry: Registry, exchange: Exchange, body: bytes) -> Answ
     return await _begun(_arrays(vectors, exchange), held=_HELD)
 
 
+@operation(
+    TEI, "/similarity", "The cosines of a text with others",
+    "Compares a text with others: one cosine, from -1 to 1, for each of them.",
+    answers.Cosines, example=[0.7135484, 0.009120454], request=SimilarityRequest,
+    body={"inputs": {"source_sentence": TEXT, "sentences": ["A kitten naps.", "Stocks fell."]}},
+)  # fmt: skip
 async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /similarity: the cosines of one text with others."""
     request = await _similarity(body, registry.config)
@@ -108,6 +148,16 @@ async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Ans
     return Answer(content, headers=truncated_header(encoded))
 
 
+@operation(
+    TEI, "/tokenize", "The tokens of texts", "Shows how the model splits each text.",
+    answers.Tokens, request=TokenizeRequest, body={"inputs": "Hello world"},
+    example=[[
+        {"id": 101, "text": "[CLS]", "special": True, "start": None, "stop": None},
+        {"id": 7592, "text": "Hello", "special": False, "start": 0, "stop": 5},
+        {"id": 2088, "text": "world", "special": False, "start": 6, "stop": 11},
+        {"id": 102, "text": "[SEP]", "special": True, "start": None, "stop": None},
+    ]],
+)  # fmt: skip
 async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /tokenize: the tokens of texts and their positions."""
     request = await _tokenize(body, registry.config)
@@ -128,6 +178,11 @@ async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answe
     return await _begun(_listed(service.tokens(texts, timeout, work, "show")), held=_HELD)
 
 
+@operation(
+    TEI, "/decode", "The texts of token ids", "Joins the tokens of each list to a text.",
+    answers.Texts, example=["hello world"], request=DecodeRequest,
+    body={"ids": [101, 7592, 2088, 102]},
+)  # fmt: skip
 async def decode(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /decode: the texts of token ids."""
     request = await _decode(body, registry.config)
@@ -142,6 +197,25 @@ async def decode(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     return await _begun(_listed(service.tokens(ids, timeout, work, "join")), held=_HELD)
 
 
+@operation(
+    TEI, "/info", "A model and its limits", "Says what is served, and what is accepted.",
+    answers.Values, about="A model and its limits, in the names of text-embeddings-inference.",
+    example={
+        "model_id": MODEL_NAME, "served_model_name": MODEL_NAME, "model_dtype": "fp32",
+        "model_type": {"embedding": {"pooling": "mean"}}, "max_input_length": 512,
+        "max_client_batch_size": 2048, "auto_truncate": False, "version": "0.1.0",
+        "dimension": 384, "language": None, "space": "0ae1b6e2c9d3f457", "prompts": [],
+        "models": [MODEL_NAME],
+    },
+    statuses=(401, 404, 422),
+    parameters=tuple(
+        parameter("query", name, about, type="string", maxLength=256)
+        for name, about in {
+            "model": "The name of a model; without it the default model.",
+            "lang": "The language of a model of a pack.",
+        }.items()
+    ),
+)  # fmt: skip
 async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     """Answer GET /info: a model (`?model=`, `?lang=`; the default one without) and its limits."""
     asked = dict(parse_qsl(exchange.scope["query_string"].decode("latin-1")))

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, MutableMapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from weakref import WeakKeyDictionary
 
 from mirror_rt.encoding.model_cache import ModelCache, checked_limit
@@ -17,6 +17,7 @@ from mirror_rt.server.admission.api_keys import ApiKeys
 from mirror_rt.server.admission.holding import BodyRoom, Unread
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
+from mirror_rt.server.exchange import Exchange
 from mirror_rt.server.models.loader import Loader
 from mirror_rt.server.models.reload import Reloader
 from mirror_rt.server.models.served_models import Catalog, Models, NamedEncoder
@@ -24,9 +25,6 @@ from mirror_rt.server.models.service import ModelFacts, ModelService
 from mirror_rt.server.monitoring.metrics import Metrics
 from mirror_rt.server.monitoring.recent import Recent
 from mirror_rt.server.monitoring.tracing import tracing_from_environment
-
-if TYPE_CHECKING:
-    from mirror_rt.server.http.exchange import Exchange
 
 logger = logging.getLogger("mirror_rt.server")
 

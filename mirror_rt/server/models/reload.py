@@ -14,6 +14,7 @@ from pathlib import Path
 from mirror_rt.bundle.resolve import written_in_place
 from mirror_rt.errors import BundleError, ConfigError, MirrorError
 from mirror_rt.server.models.served_models import Models
+from mirror_rt.server.models.sources import load_folder
 from mirror_rt.server.monitoring.logs import where
 
 logger = logging.getLogger("mirror_rt.server")
@@ -89,7 +90,7 @@ class Reloader:
                 if self._closing.is_set():
                     return
                 began = time.monotonic()
-                models = source.load(folder)
+                models = load_folder(folder, source)
                 self._replace(old, models)
         except (MirrorError, OSError) as error:
             self._keep(number, " ".join(str(error).split()), asked=asked)

@@ -6,17 +6,35 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from mirror_rt.bundle.identity import digest_of
 from mirror_rt.bundle.resolve import FileStates
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.languages.tags import find_language, language_key, need_language
 from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.config import ServerConfig
 
-if TYPE_CHECKING:
-    from mirror_rt.server.models.sources import Source
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A bundle or a pack to serve, and how: with the names that it alone has."""
+
+    path: str | Path
+    config: ServerConfig
+
+    def find(self) -> Path:
+        """Return its folder, which is downloaded if need be."""
+        return self.config.load.find(self.path)
+
+    def digest(self, folder: Path) -> str:
+        """Return the identity of what its folder holds now."""
+        return digest_of(folder, verified=self.config.load.verify)
+
+    def __str__(self) -> str:
+        return str(self.path)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,34 +22,11 @@ from mirror_rt.errors import BundleError, ConfigError, Setting
 from mirror_rt.languages.tags import language_key, need_language
 from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.server.config import ServerConfig
-from mirror_rt.server.models.served_models import Catalog, Models, NamedEncoder
+from mirror_rt.server.models.served_models import Catalog, Models, NamedEncoder, Source
 
 logger = logging.getLogger("mirror_rt.server")
 
 Sources = str | Path | Sequence[str | Path]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A bundle or a pack to serve, and how: with the names that it alone has."""
-
-    path: str | Path
-    config: ServerConfig
-
-    def find(self) -> Path:
-        """Return its folder, which is downloaded if need be."""
-        return self.config.load.find(self.path)
-
-    def digest(self, folder: Path) -> str:
-        """Return the identity of what its folder holds now."""
-        return digest_of(folder, verified=self.config.load.verify)
-
-    def load(self, folder: Path) -> Models:
-        """Load the models of its folder; with a limit of memory, only see what there is."""
-        return load_folder(folder, self)
-
-    def __str__(self) -> str:
-        return str(self.path)
 
 
 def load_models(source: str | Path, config: ServerConfig) -> Models:
@@ -61,7 +38,7 @@ def load_models(source: str | Path, config: ServerConfig) -> Models:
         ProviderError: the execution providers are not available.
     """
     one = Source(source, config)
-    return one.load(one.find())
+    return load_folder(one.find(), one)
 
 
 def load_catalog(sources: Sources, config: ServerConfig) -> Catalog:
@@ -92,7 +69,7 @@ def load_catalog(sources: Sources, config: ServerConfig) -> Catalog:
         if not is_pack(folder) and any(map(is_pack, folders)):
             own = replace(own, languages=(), fallback=None)  # they are of the packs
         kept[i] = Source(path, own)
-    catalog = Catalog([one.load(folder) for one, folder in zip(kept, folders, strict=True)])
+    catalog = Catalog([load_folder(folder, one) for one, folder in zip(kept, folders, strict=True)])
     for alias in others:
         if targets[alias] and targets[alias] not in catalog.names:
             known = ", ".join([*catalog.names, *map(str, paths)])

@@ -10,14 +10,12 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mirror_rt.errors import ConfigError, MissingDependencyError, require
 from mirror_rt.scheduling import RequestTimes
 from mirror_rt.server.admission.problems import HUNG_UP
-
-if TYPE_CHECKING:
-    from mirror_rt.server.http.exchange import Exchange
+from mirror_rt.server.exchange import Exchange
 
 logger = logging.getLogger("mirror_rt.server")
 

@@ -157,17 +157,6 @@ SURFACES: dict[str, Callable[[], Iterator[str]]] = {
 }
 
 
-def names_of(line: str) -> set[str]:
-    """Return the names in a line of a list, as `mirror_rt.deprecation` has them."""
-    head, colon, words = line.partition(": ")
-    if colon:
-        joint = " " if head.startswith("mirror-rt") else ": "
-        return {head, *(f"{head}{joint}{word}" for word in words.split())}
-    head, _, parameters = line.partition(" < ")[0].partition("(")
-    parts = re.findall(r"(?:^|, )\**(\w+)(?=[=,)]|$)", parameters)
-    return {head, *(f"{head}({part})" for part in parts)}
-
-
 def main() -> None:
     """Write the lists; metrics.txt, which a running server shows, is changed by hand."""
     os.environ["COLUMNS"] = "200"

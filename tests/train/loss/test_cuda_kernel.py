@@ -11,8 +11,7 @@ from mirror_train import infonce
 from mirror_train.loss import autograd, cuda_device
 from mirror_train.loss.cuda_device import unavailable_reason
 from mirror_train.loss.cuda_kernel import CudaKernel
-from mirror_train.loss.distributed import Gathered
-from mirror_train.loss.kernel import Inputs, Options
+from mirror_train.loss.kernel import Gathered, Inputs, Options
 from mirror_train.loss.torch_kernel import TorchKernel
 
 pytestmark = [pytest.mark.full, pytest.mark.compiled]

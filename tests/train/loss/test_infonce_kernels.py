@@ -16,8 +16,7 @@ from mirror_rt import _core
 from mirror_train import infonce
 from mirror_train.loss import autograd
 from mirror_train.loss.cpu_kernel import CpuKernel
-from mirror_train.loss.distributed import Gathered
-from mirror_train.loss.kernel import Inputs, Options
+from mirror_train.loss.kernel import Gathered, Inputs, Options
 from mirror_train.loss.torch_kernel import TorchKernel
 from native_build import build_emulated, emulated_sets
 from tiers import tiers

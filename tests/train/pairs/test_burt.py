@@ -14,7 +14,7 @@ from mirror_train.pairs import BurtConfig, BurtRecipe, BurtTasks, tune_burt
 from mirror_train.pairs.burt import _Batches
 from mirror_train.pairs.burt_data import NegativeSampling, turns
 from mirror_train.recipes.systems import CONCATENATIONS
-from mirror_train.training.loop import rate_factor
+from mirror_train.training.movement import rate_factor
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,7 @@ from mirror_train import TrainingData, TuneConfig, load_recipe, tune
 from mirror_train.compute.processes import Processes
 from mirror_train.data import installed_thesauri
 from mirror_train.data.batches import Batches
-from mirror_train.training.loop import rate_factor
-from mirror_train.training.movement import Neighbours, common_words, planned_steps
+from mirror_train.training.movement import Neighbours, common_words, planned_steps, rate_factor
 
 WORDS = [f"{a}{b}" for a in ("river", "town", "old", "hall") for b in "abcdefghij"]
 DATA = TrainingData(WORDS, WORDS, None, "words")

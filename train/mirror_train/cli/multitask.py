@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from mirror_rt.cli.common import format_table
 from mirror_rt.cli.parsing.options import Given, Group, Help
+from mirror_rt.io.tables import text_table
 from mirror_train.cli.training_options import RUN, Training, print_result
 from mirror_train.compute.launch import is_first_process
 from mirror_train.pairs.multitask_data import MultitaskData, load_multitask_data
@@ -97,7 +97,7 @@ def _metrics(metrics: dict[str, dict[str, float | None]]) -> str:
     for task, scores in metrics.items():
         for name in sorted({*scores} - {"majority"}):
             rows.append([task, name, _number(scores[name]), _number(scores.get("majority"))])
-    return format_table(["task", "metric", "held out", "majority class"], rows)
+    return text_table(["task", "metric", "held out", "majority class"], rows)
 
 
 def _number(value: float | None) -> str:

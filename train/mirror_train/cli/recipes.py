@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_args
 
-from mirror_rt.cli.common import format_table
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Help
+from mirror_rt.io.tables import text_table
 from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, load_languages
 from mirror_train.recipes.recipe import Level
 
@@ -79,13 +79,13 @@ def _languages(table: LanguageTable) -> str:
         row = table.languages[tag]
         more = ", ".join(base.name for base in others) or "-"
         rows.append([tag, row["name"], default.name, default.model, default.source or "-", more])
-    return format_table(["tag", "language", "base", "model", "source", "others"], rows)
+    return text_table(["tag", "language", "base", "model", "source", "others"], rows)
 
 
 def _details(rows: list[LanguageRecipe]) -> str:
     header = ["language", "level", "base", "model", "revision", "pooling", "temperature", "masked",
               "dropout", "epochs", "tokens", "batch", "learning rate", "source"]  # fmt: skip
-    return format_table(header, [_row(row) for row in rows])
+    return text_table(header, [_row(row) for row in rows])
 
 
 def _row(row: LanguageRecipe) -> list[str]:

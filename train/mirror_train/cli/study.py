@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from mirror_rt.cli.common import HubOptions, fill_table
+from mirror_rt.cli.common import HubOptions
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.errors import ConfigError, Setting
@@ -16,6 +16,7 @@ from mirror_rt.evaluation.suites import EvaluationSet, SuiteOptions
 from mirror_rt.evaluation.suites.base import scored_set
 from mirror_rt.evaluation.suites.geometry import geometry_set
 from mirror_rt.evaluation.suites.sentences import AVERAGED, find_sentences
+from mirror_rt.io.tables import text_fields
 from mirror_rt.plugins import load_plugin
 from mirror_train.cli.study_run import run_and_report
 from mirror_train.data.strings import load_training_data, word_list
@@ -122,7 +123,7 @@ class _Systems:
 
 
 def _listed(titles: dict[str, str]) -> str:
-    return "\n".join(f"  {line}" for line in fill_table(list(titles.items())).splitlines())
+    return "\n".join(f"  {line}" for line in text_fields(list(titles.items())).splitlines())
 
 
 _OF_SYSTEMS = Group(

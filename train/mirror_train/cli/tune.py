@@ -6,27 +6,26 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.cli.parsing.parser import UsageError
 from mirror_rt.errors import ConfigError
 from mirror_rt.io.atomic import check_free
-from mirror_train.cli.training_options import MODEL, RUN, StringOptions, Training, print_result
+from mirror_train.cli.training_options import print_result
 from mirror_train.cli.tune_joint import JOINT_BASE, JointRun, joint_run
 from mirror_train.cli.tune_languages import (
-    LanguageOptions,
     first_strings,
     run_languages,
     with_base,
 )
-from mirror_train.cli.tune_pairs import PairOptions, run_pairs
+from mirror_train.cli.tune_options import INSTALLED, TuneOptions
+from mirror_train.cli.tune_pairs import run_pairs
 from mirror_train.compute.launch import is_first_process
-from mirror_train.data.thesaurus import FREQUENT, load_thesaurus
+from mirror_train.data.thesaurus import load_thesaurus
 from mirror_train.data.training_data import TrainingData
 from mirror_train.languages.base_models import load_languages
 from mirror_train.languages.fit import UNSPACED, letters_by_script
-from mirror_train.recipes.recipe import Recipe, load_recipe, recipe_names
+from mirror_train.recipes.recipe import load_recipe
 from mirror_train.training.run_config import TuneConfig
 
 if TYPE_CHECKING:
@@ -34,28 +33,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mirror_train")
 
-_INSTALLED = ""  # --thesaurus without a value
 _MOST_WORDS = 5  # of a phrase; what is longer is a sentence
 _LETTERS = 2  # of a word in scripts without spaces, about
 _SAMPLE = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Synonyms:
-    """Synonyms in place of strings."""
-
-    thesaurus: Annotated[
-        str | None,
-        Help("the thesaurus that is installed for a language, or a MyThes file (.dat), the folder "
-             "of WordNet's files, a TSV of synonyms; without a value, what is installed for each "
-             f"language of --lang; --top frequent words (default {FREQUENT}, the most "
-             "frequent ones first)", "LANG|FILE",
-             empty=_INSTALLED),
-    ] = None  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tune(Training):
+class Tune(TuneOptions):
     """Tune a masked language model on raw strings, without labels, by Mirror-BERT.
 
     Writes an ordinary Hugging Face folder plus mirror.json; one for each language of --lang en,fr.
@@ -80,43 +64,6 @@ class Tune(Training):
         torchrun --nproc-per-node 4 -m mirror_rt.cli tune --words en --out tuned
     """
 
-    recipe: Annotated[
-        str | None,
-        Help(f"{', '.join(recipe_names())}, which the pages 'Tune on your strings' and 'Other "
-             "systems' of the documentation describe; or a TOML file (default: word for words and "
-             "phrases, sentence for sentences)", "NAME|FILE.toml"),
-    ] = None  # fmt: skip
-    model: Annotated[
-        str | None,
-        Help(f"base model: {MODEL}; with --words or --lang: that of each language, see 'mirror-rt "
-             "recipes')", "MODEL", word=True),
-    ] = None  # fmt: skip
-    strings: Annotated[StringOptions, Group("strings")]
-    synonyms: Annotated[
-        _Synonyms,
-        Group(
-            "synonyms",
-            "Instead of strings: words that list each other in a thesaurus, so that words of one\n"
-            "meaning come together. Few pairs of a word are taken, and only of frequent words.",
-        ),
-    ]
-    languages: Annotated[
-        LanguageOptions,
-        Group(
-            "many languages",
-            "With --lang alone, each language is tuned on its most frequent words, or on TAG.txt "
-            "in\nthe folder --words. A folder as --data has multisimlex/TAG.tsv, "
-            "sts/stsb-TAG-test.tsv or\nTAG.tsv to score before and after. --resume keeps what is "
-            "finished.",
-        ),
-    ]
-    pairs: Annotated[PairOptions, Group("cross-encoders")]
-    config: Annotated[Given[TuneConfig], RUN]
-    # --pooling is an option of the run.
-    changes: Annotated[
-        Given[Recipe], Group("overrides of the recipe", leave_out=("pooling",), overrides=True)
-    ]
-
     def run(self) -> None:
         """Run the command, in the way that its options ask for."""
         if self.pairs.objective != "mirror-bert":
@@ -132,7 +79,9 @@ class Tune(Training):
         elif languages.dictionary or languages.installed:
             raise ConfigError("--dictionary and --installed go with --joint")
         elif self.strings.lang and not file:
-            name = self._recipe_for(None if self.recipe else first_strings(self))
+            name = self._recipe_for(
+                None if self.recipe else first_strings(self.strings, self.languages)
+            )
             run_languages(self, name, self._config(name), self.changes.values())
         else:
             self._tune_one()
@@ -150,7 +99,7 @@ class Tune(Training):
         config = self._config(
             self.recipe or self._say("joint", "for one encoder of many languages")
         )
-        joint = joint_run(self, seed=config.seed)
+        joint = joint_run(self.strings, self.languages, seed=config.seed)
         self._tune(joint.data, config, self.model or JOINT_BASE, joint)
 
     def _config(self, recipe: str) -> TuneConfig:
@@ -205,7 +154,7 @@ class Tune(Training):
                 "pass one of --data FILE, --words LANG and --thesaurus LANG, or --lang TAG,... "
                 "alone"
             )
-        if thesaurus == _INSTALLED:
+        if thesaurus == INSTALLED:
             raise ConfigError(
                 "--thesaurus names no language: pass --thesaurus LANG, or --lang TAG,..."
             )

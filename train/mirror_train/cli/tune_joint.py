@@ -10,11 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror_rt.cli.common import format_table
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.tables import read_lexicon
+from mirror_rt.io.tables import text_table
 from mirror_train.cli.training_options import StringOptions
-from mirror_train.cli.tune_languages import LanguageOptions, find_strings, language_tags
+from mirror_train.cli.tune_languages import find_strings, language_tags
+from mirror_train.cli.tune_options import LanguageOptions
 from mirror_train.compute.launch import is_first_process
 from mirror_train.data.freedict import installed_dictionaries, read_freedict
 from mirror_train.data.installed_thesauri import has_thesaurus
@@ -25,7 +26,6 @@ from mirror_train.languages.base_models import load_languages
 
 if TYPE_CHECKING:
     from mirror_rt.encoding.batch_encoder import EmbeddingModel
-    from mirror_train.cli.tune import Tune
     from mirror_train.languages.joint import Entries, HeldOut
     from mirror_train.model.pretrained import Pretrained
     from mirror_train.training.run_config import TuneConfig
@@ -63,7 +63,7 @@ class JointRun:
             print(json.dumps(rows, indent=2))
         elif rows:
             header = ["held out of", "entries", "reciprocal rank before", "after"]
-            print(format_table(header, [
+            print(text_table(header, [
                 [str(row["source"]), str(row["held_out"]), f"{row['before']:.3f}",
                  f"{row['after']:.3f}"] for row in rows
             ]))  # fmt: skip
@@ -72,9 +72,8 @@ class JointRun:
         return [one.reciprocal_rank(model) for one in self.held]
 
 
-def joint_run(call: Tune, *, seed: int) -> JointRun:
+def joint_run(strings: StringOptions, languages: LanguageOptions, *, seed: int) -> JointRun:
     """Read and join the strings of the languages, and the entries of the dictionaries."""
-    strings, languages = call.strings, call.languages
     if strings.language is None or strings.data is not None:
         raise ConfigError("--joint goes with --lang TAG,TAG, without --data")
     tags = language_tags(strings.language, load_languages(languages.recipes))

@@ -6,16 +6,14 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from mirror_rt.adapters.ray_cluster import ClusterOptions
-from mirror_rt.cli.common import format_table
-from mirror_rt.cli.parsing.options import Help
 from mirror_rt.errors import ConfigError, ModelError, require
+from mirror_rt.io.tables import text_table
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
-from mirror_train.cli.recipes import RecipesFile
+from mirror_train.cli.training_options import StringOptions
+from mirror_train.cli.tune_options import LanguageOptions, TuneOptions
 from mirror_train.compute.launch import check_one_process
 from mirror_train.data.installed_thesauri import find_thesaurus, has_thesaurus
 from mirror_train.data.strings import (
@@ -29,7 +27,6 @@ from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, lo
 from mirror_train.training.run_config import TuneConfig, TunedPooling
 
 if TYPE_CHECKING:
-    from mirror_train.cli.tune import Tune
     from mirror_train.languages.language_job import LanguageJob, LanguageResult
 
 _REVISION = "--revision goes with --model: languages have base models of their own"
@@ -41,33 +38,9 @@ _PAIRS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class LanguageOptions(ClusterOptions):
-    """How several languages are tuned: each by itself, or all as one encoder."""
-
-    recipes: RecipesFile = None
-    json: Annotated[bool, Help("the table at the end as JSON")] = False
-    joint: Annotated[bool, Help("one encoder for all of these languages, into OUT")] = False
-    dictionary: Annotated[
-        tuple[Path, ...],
-        Help("with --joint: word TAB translation on each line, further pairs"),
-    ] = ()
-    installed: Annotated[
-        bool,
-        Help("with --joint: FreeDict's dictionaries that the system has as further pairs, and its "
-             "thesauri to measure with"),
-    ] = False  # fmt: skip
-    pairs: Annotated[
-        int | None, Help("with --joint: pairs of an epoch (default: as many as there are)")
-    ] = None
-    share_temperature: Annotated[
-        float,
-        Help("with --joint: a language or dictionary of n pairs has a share of n^(1/T) of each "
-             "epoch; 1 keeps the sizes", "T"),
-    ] = 2.0  # fmt: skip
-
-
-def run_languages(call: Tune, recipe: str, template: TuneConfig, changes: dict[str, Any]) -> None:
+def run_languages(
+    call: TuneOptions, recipe: str, template: TuneConfig, changes: dict[str, Any]
+) -> None:
     """Tune for the languages of the command line.
 
     They share the settings of `template`, whose recipe gives the level; `changes` are the fields of
@@ -92,17 +65,16 @@ def run_languages(call: Tune, recipe: str, template: TuneConfig, changes: dict[s
         print(f"next: mirror-rt export --all {call.out} --out PACK")
 
 
-def first_strings(call: Tune) -> TrainingData | None:
+def first_strings(strings: StringOptions, languages: LanguageOptions) -> TrainingData | None:
     """Return the strings of the first language; None for frequent words."""
-    strings = call.strings
     if strings.words is None:
         return None
-    tag = language_tags(str(strings.language), load_languages(call.languages.recipes))[0]
+    tag = language_tags(str(strings.language), load_languages(languages.recipes))[0]
     path = _find(Path(strings.words), ("{}.txt",), tag)
     return None if path is None else load_training_data(path)
 
 
-def _check_options(call: Tune, template: TuneConfig) -> None:
+def _check_options(call: TuneOptions, template: TuneConfig) -> None:
     strings = call.strings
     if strings.data_format:
         raise ConfigError("--data-format goes with a file as --data, not with --lang alone")
@@ -119,7 +91,7 @@ def _check_options(call: Tune, template: TuneConfig) -> None:
 
 
 def _jobs(
-    call: Tune, recipe: str, template: TuneConfig, changes: dict[str, Any]
+    call: TuneOptions, recipe: str, template: TuneConfig, changes: dict[str, Any]
 ) -> list[LanguageJob]:
     table, data = load_languages(call.languages.recipes), call.strings.data
     tags = language_tags(
@@ -140,7 +112,7 @@ def _job(
     row: LanguageRecipe,
     template: TuneConfig,
     changes: dict[str, Any],
-    call: Tune,
+    call: TuneOptions,
     table: LanguageTable,
 ) -> LanguageJob:
     from mirror_train.languages.language_job import LanguageJob
@@ -261,7 +233,7 @@ def _tell(result: LanguageResult) -> None:
 def _table(results: list[LanguageResult]) -> str:
     header = ["language", "base", "strings", "steps", "seconds", "isotropy", "mean cosine",
               "uniformity", "synonyms", "score", "result"]  # fmt: skip
-    return format_table(header, [_row(result) for result in results])
+    return text_table(header, [_row(result) for result in results])
 
 
 def _row(result: LanguageResult) -> list[str]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mirror_rt import __version__
 from mirror_rt.diagnostics.benchmarking import machine_name
 from mirror_rt.evaluation.bootstrap import CONFIDENCE, Interval
 from mirror_rt.evaluation.plots import (
@@ -24,6 +23,8 @@ from mirror_rt.evaluation.plots import (
 from mirror_rt.evaluation.report import describe_difference, describe_value
 from mirror_rt.evaluation.run import Measure
 from mirror_rt.io.atomic import new_file, write_json
+from mirror_rt.io.tables import markdown_table
+from mirror_rt.version import __version__
 from mirror_train.compute.precision import resolve_device, resolve_precision
 from mirror_train.experiments.figures import column_title, compare, figures_of, judge
 from mirror_train.experiments.study import Row, Run, Study, StudyConfig
@@ -81,9 +82,9 @@ class Report:
             f"The question is that of {study.source}; base, data and sets are those named below."
             if study.source
             else "",
-            self.table().rstrip(),
+            self.table(),
             f"A column that names no measure has Spearman's rho. {self._reading()}",
-            self._claims().rstrip(),
+            self._claims(),
             "\n".join(f"- {note}" for note in notes),
         ]
         return "\n\n".join(filter(None, parts)) + "\n"
@@ -99,7 +100,7 @@ class Report:
             *([] if study.reference is None else [f"against {study.reference}"]),
             *(["time", "memory"] if study.isolated else []),
         ]
-        return _to_markdown(header, map(self._line, study.rows))
+        return markdown_table(header, map(self._line, study.rows))
 
     def _line(self, row: Row) -> list[str]:
         figures, runs = self.figures[row.label], self._runs[row.label]
@@ -116,7 +117,7 @@ class Report:
         if self._study.isolated:
             failed = next((f"failed: {run.error}" for run in runs if run.error), "")
             cells = [failed or runs[0].data or "-", *cells, _seconds(row, runs), _memory(runs)]
-        return [row.label.replace("|", "\\|"), *cells]
+        return [row.label, *cells]
 
     def _titles(self, measure: Measure) -> list[str]:
         title = self.columns[measure]
@@ -167,7 +168,7 @@ class Report:
             [one.row, str(one.claim), one.set, describe_difference(one.difference), one.verdict]
             for one in self.findings
         ]
-        return _to_markdown(["", "its paper says", "on", "difference", ""], lines)
+        return markdown_table(["", "its paper says", "on", "difference", ""], lines)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain JSON values, without the replicates of the bootstrap."""
@@ -262,11 +263,6 @@ def machine_facts(config: StudyConfig) -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "mirror_rt": __version__,
     }
-
-
-def _to_markdown(header: list[str], rows: Iterable[list[str]]) -> str:
-    lines = [f"| {' | '.join(cells)} |\n" for cells in (header, *rows)]
-    return "".join([lines[0], "|", "---|" * len(header), "\n", *lines[1:]])
 
 
 def _seconds(row: Row, runs: list[Run]) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from mirror_train.loss.dispatch import kernel_named
-from mirror_train.loss.kernel import Inputs, Options
-
-if TYPE_CHECKING:
-    from mirror_train.loss.distributed import Gathered
+from mirror_train.loss.distributed import share
+from mirror_train.loss.kernel import Gathered, Inputs, Options
 
 
 def evaluate(inputs: Inputs, options: Options, gathered: Gathered | None) -> Tensor:
@@ -35,7 +33,7 @@ class _Infonce(torch.autograd.Function):
         inputs = _contiguous(tensors)
         result = kernel_named(options.kernel).forward(inputs, options, gathered)
         if gathered is not None:
-            result = gathered.share(result)
+            result = share(gathered, result)
         ctx.options, ctx.gathered = options, gathered
         ctx.save_for_backward(*inputs, result.weights, result.log_weights)
         return result.loss

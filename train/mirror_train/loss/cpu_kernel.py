@@ -7,17 +7,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from mirror_rt import _core
-from mirror_train.loss.kernel import Inputs, Objective, Options
+from mirror_train.loss.kernel import Gathered, Inputs, Objective, Options
 from mirror_train.loss.problem import Problem, Sums
-
-if TYPE_CHECKING:
-    from mirror_train.loss.distributed import Gathered
 
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _FORCED = "MIRROR_RT_INSTRUCTION_SET"

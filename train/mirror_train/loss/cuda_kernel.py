@@ -16,11 +16,10 @@ from torch import Tensor
 
 from mirror_train.loss.cpu_kernel import DTYPES, address
 from mirror_train.loss.cuda_device import call_on_device, extension
-from mirror_train.loss.kernel import Inputs, Objective, Options
+from mirror_train.loss.kernel import Gathered, Inputs, Objective, Options
 
 if TYPE_CHECKING:
     import mirror_train._cuda as _cuda
-    from mirror_train.loss.distributed import Gathered
 
 _MOST_BATCHES = 64  # kept; only a new one takes time
 _NOTHING = (0, 0, 0)

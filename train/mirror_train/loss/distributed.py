@@ -7,50 +7,16 @@ complete gradient of its own rows, so nothing needs to be scattered back.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mirror_train.loss.kernel import Inputs, Objective
+from mirror_train.loss.kernel import Gathered, Objective
 
 # The new name since torch 2.13, where the old one warns.
 _all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _checked: weakref.WeakSet[dist.ProcessGroup] = weakref.WeakSet()
-
-
-@dataclass(slots=True)
-class Gathered:
-    """The inputs of all W processes of a group, and the ids of this process.
-
-    z1 and z2 are [W * N, D], hard is [W * H, D] or None, ids (the string or group of every pair)
-    int64 [W * N] and own_ids [N]. `share` sets log_weights, those of all processes: [W * 2N], those
-    of z1 before those of z2, or [W * N] where only the rows of z1 have losses.
-    """
-
-    group: dist.ProcessGroup
-    world_size: int
-    z1: Tensor
-    z2: Tensor
-    hard: Tensor | None
-    ids: Tensor
-    own_ids: Tensor
-    log_weights: Tensor = field(init=False)
-
-    @property
-    def inputs(self) -> Inputs:
-        """The inputs of all processes."""
-        return Inputs(self.z1, self.z2, self.hard, self.ids)
-
-    def share(self, own: Objective) -> Objective:
-        """Sum the losses, and gather the log weights of all processes for the backward pass."""
-        loss = own.loss.clone()
-        dist.all_reduce(loss, group=self.group)
-        views = own.log_weights.view(-1, len(self.own_ids))
-        parts = [_all_gather(view.contiguous(), self.group) for view in views]
-        self.log_weights = torch.cat(parts)
-        return own._replace(loss=loss)
 
 
 def gather(
@@ -70,6 +36,16 @@ def gather(
         _all_gather(own_ids.contiguous(), group),
         own_ids,
     )
+
+
+def share(gathered: Gathered, own: Objective) -> Objective:
+    """Sum the losses, and gather the log weights of all processes for the backward pass."""
+    loss = own.loss.clone()
+    dist.all_reduce(loss, group=gathered.group)
+    views = own.log_weights.view(-1, len(gathered.own_ids))
+    parts = [_all_gather(view.contiguous(), gathered.group) for view in views]
+    gathered.log_weights = torch.cat(parts)
+    return own._replace(loss=loss)
 
 
 def _all_gather(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:

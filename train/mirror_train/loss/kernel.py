@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
 
+import torch.distributed as dist
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from mirror_train.loss.distributed import Gathered
 
 Variant = Literal["ntxent", "decoupled", "one_way"]
 
@@ -50,6 +49,31 @@ class Objective(NamedTuple):
     loss: Tensor
     weights: Tensor
     log_weights: Tensor
+
+
+@dataclass(slots=True)
+class Gathered:
+    """The inputs of all W processes of a group, and the ids of this process.
+
+    z1 and z2 are [W * N, D], hard is [W * H, D] or None, ids (the string or group of every pair)
+    int64 [W * N] and own_ids [N]. `share` (in `mirror_train.loss.distributed`) sets
+    log_weights, those of all processes: [W * 2N], those
+    of z1 before those of z2, or [W * N] where only the rows of z1 have losses.
+    """
+
+    group: dist.ProcessGroup
+    world_size: int
+    z1: Tensor
+    z2: Tensor
+    hard: Tensor | None
+    ids: Tensor
+    own_ids: Tensor
+    log_weights: Tensor = field(init=False)
+
+    @property
+    def inputs(self) -> Inputs:
+        """The inputs of all processes."""
+        return Inputs(self.z1, self.z2, self.hard, self.ids)
 
 
 class Kernel(Protocol):

@@ -25,14 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
-from mirror_train.loss.kernel import Inputs, Options
-
-if TYPE_CHECKING:
-    from mirror_train.loss.distributed import Gathered
+from mirror_train.loss.kernel import Gathered, Inputs, Options
 
 RowsT = TypeVar("RowsT")
 Sums = tuple[Tensor, Tensor | None]

@@ -6,17 +6,13 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mirror_train.loss.kernel import Inputs, Objective, Options
+from mirror_train.loss.kernel import Gathered, Inputs, Objective, Options
 from mirror_train.loss.problem import Problem, Sums
-
-if TYPE_CHECKING:
-    from mirror_train.loss.distributed import Gathered
 
 # Cosines held at once. Larger chunks are no faster; a chunk needs three or four tensors this large.
 _CHUNK_ELEMENTS = 1 << 21

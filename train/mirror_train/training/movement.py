@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import logging
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -22,7 +23,6 @@ from mirror_rt.errors import ConfigError, MissingDependencyError
 from mirror_train.data.strings import word_list
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.recipe import Recipe
-from mirror_train.training.loop import rate_factor
 
 logger = logging.getLogger("mirror_train")
 
@@ -34,6 +34,17 @@ _WORDS, _NEAREST = 1000, 10
 # A tier of pairs is begun only while less than this part of what a run may lose is lost. Pairs of
 # rarer words made multilingual-e5-small worse after 92 %, and all-MiniLM-L6-v2 better after 45 %.
 _TIER_LOSS = 0.85
+
+
+def rate_factor(step: int, total: int, *, warm_up: float, decay: bool) -> float:
+    """Return a factor that rises linearly to 1 over a share of the steps, then may fall to 0.
+
+    The factor is above 0 in the first and the last step, so that these train too.
+    """
+    warm = math.ceil(warm_up * total)
+    if step < warm:
+        return (step + 1) / warm
+    return (total - step) / max(1, total - warm) if decay else 1.0
 
 
 def planned_steps(recipe: Recipe, per_epoch: int) -> tuple[int, EndedBy]:

@@ -1,0 +1,41 @@
+"""Write the rows of a table for a terminal and in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Format columns as wide as their widest cells; the last column is not padded."""
+    return _in_columns([header, *rows])
+
+
+def text_fields(rows: Iterable[Sequence[str]]) -> str:
+    """Format names and values, one of each on a line, as two columns."""
+    return _in_columns(list(rows))
+
+
+def markdown_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False
+) -> str:
+    """Return a table in Markdown; with `numbers` all columns but the first are aligned right.
+
+    Cells are escaped so that none can end its cell or its row. A row may have fewer cells.
+    """
+    align = "|".join(["---", *["--:" if numbers else "---"] * (len(header) - 1)])
+    lines = [" | ".join(map(markdown_cell, line)) for line in (header, *rows)]
+    first, *others = [f"| {line} |" for line in lines]
+    return "\n".join([first, f"|{align}|", *others])
+
+
+def markdown_cell(text: str) -> str:
+    """Escape text so that it can end neither a cell nor a row of a Markdown table."""
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def _in_columns(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
+    return "\n".join(
+        "  ".join([*(f"{c:<{w}}" for c, w in zip(line, widths, strict=False)), line[-1]]).rstrip()
+        for line in lines
+    )
