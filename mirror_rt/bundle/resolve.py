@@ -5,6 +5,7 @@ The files of a loaded folder may be mapped still: whether they were written to i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -51,6 +52,11 @@ def resolve_bundle(
     if (top / Layout.manifest).is_file():
         return download_graphs(name, top, offline=offline, error=BundleError, variants=variants)
     return download_onnx(name, revision=top.name, offline=offline, variants=variants)
+
+
+def name_of(path: str | Path) -> str:
+    """Return the last part of a path as it was given: where a link leads may change."""
+    return Path(os.path.abspath(path)).name  # noqa: PTH100 - resolve() would follow links
 
 
 def file_states(folder: Path) -> FileStates:
