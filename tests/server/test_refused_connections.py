@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from mirror_rt.cli import main as command_line
+from mirror_rt.cli import main
 from mirror_rt.cli.serve import Serve
 from mirror_rt.errors import ConfigError
 from mirror_rt.server.config import ListenConfig
@@ -103,7 +103,7 @@ def test_a_start_without_enough_memory_is_an_error_of_one_line(error, bundle, mo
         raise error
 
     monkeypatch.setattr(Serve, "run", run)
-    assert command_line.main(["serve", str(bundle)]) == 1
+    assert main(["serve", str(bundle)]) == 1
     said = capsys.readouterr().err
     assert "not enough memory" in said
     assert said.count("\n") == 1
