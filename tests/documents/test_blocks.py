@@ -57,21 +57,6 @@ def check_shown(block, capsys):
 
 
 @pytest.mark.parametrize("document", WITH_BLOCKS)
-def test_what_a_page_installs_has_its_commands(document):
-    """Where a page says what to install, its blocks need no other extra."""
-    text = (ROOT / document).read_text(encoding="utf-8")
-    lines = re.findall(r"pip install '?mirror-rt\[([a-z0-9,-]+)\]", text)
-    if not lines:
-        return
-    installed = set(",".join(lines).split(","))
-    bash = "\n".join(block for language, block in blocks(document) if language == "bash")
-    for words in commands_of(bash):
-        command = find_command(words[1:]) if words[0] == "mirror-rt" else None
-        for _, extra in command.needs if command else ():
-            assert installed & set(extra.split("|")), f"{words}: {extra}"
-
-
-@pytest.mark.parametrize("document", WITH_BLOCKS)
 def test_blocks_can_be_read(document, capsys):
     for language, block in blocks(document):
         if language == "python":
