@@ -257,3 +257,13 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
     with importing(module, extra=extra, purpose=purpose):
         found = importlib.import_module(module)
     return found  # noqa: RET504  # mypy assumes that the block may swallow errors
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Return whether the system had no memory, or none for one more thread."""
+    return isinstance(error, MemoryError) or "can't start new thread" in str(error)
+
+
+NO_MEMORY = (
+    "there is not enough memory: raise its limit, or load less (a smaller model, fewer workers)"
+)

@@ -67,8 +67,13 @@ def _serve_uvicorn(kind: str, app: Any, port: int) -> None:
 
     from mirror_rt.server.config import ListenConfig
     from mirror_rt.server.http.connection import limited_protocol
+    from mirror_rt.server.monitoring.metrics import Metrics
+    from mirror_rt.server.monitoring.recent import Recent
+    from mirror_rt.server.monitoring.request_log import RequestLog
 
-    http: Any = _UVICORN.get(kind) or limited_protocol(ListenConfig(header_timeout=1, keep_alive=5))
+    listen = ListenConfig(header_timeout=1, keep_alive=5)
+    requests = RequestLog(Metrics(), Recent())
+    http: Any = _UVICORN.get(kind) or limited_protocol(listen, requests, 1000)
     uvicorn.run(app, port=port, http=http, ws="none", log_level="critical", access_log=False,
                 server_header=False, timeout_keep_alive=5)  # fmt: skip
 

@@ -5,6 +5,7 @@ The files of a loaded folder may be mapped still: whether they were written to i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -55,6 +56,11 @@ def resolve_bundle(
     return download_files(
         name, revision=top.name, offline=offline, variants=variants, weights=weights
     )
+
+
+def name_of(path: str | Path) -> str:
+    """Return the last part of a path as it was given: where a link leads may change."""
+    return Path(os.path.abspath(path)).name  # noqa: PTH100 - resolve() would follow links
 
 
 def file_states(folder: Path) -> FileStates:

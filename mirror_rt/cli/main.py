@@ -18,7 +18,7 @@ from mirror_rt.cli.parsing.parser import (
     suggestion,
     usage_error,
 )
-from mirror_rt.errors import ConfigError, MirrorError
+from mirror_rt.errors import NO_MEMORY, ConfigError, MirrorError, lacks_memory
 
 _ABOUT = "Turn a masked language model into a text encoder, and run it without torch."
 _WAY = (
@@ -67,6 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         return _fail(error, 1, arguments)
+    except (MemoryError, RuntimeError) as error:
+        if not lacks_memory(error):
+            raise
+        return _fail(NO_MEMORY, 1, arguments)
     return code or 0
 
 

@@ -118,6 +118,8 @@ class ListenConfig:
         answer_timeout: seconds within which a client must take 64 KiB more of its answer, or all of
             it; otherwise the connection is ended.
         max_header_bytes: most bytes of the head of a request.
+        max_connections: most connections of a process; one more is answered with 503. By default as
+            many as half of the file descriptors that it may open.
         drain: seconds that requests have to finish after SIGTERM.
         workers: processes that share the port and the weights; one that dies is started again.
         log_level: the least severe messages that are logged.
@@ -135,6 +137,7 @@ class ListenConfig:
     header_timeout: float = 10.0
     answer_timeout: float = 30.0
     max_header_bytes: int = 32 << 10
+    max_connections: int | None = None
     drain: int = 30
     workers: int = 1
     log_level: LogLevel = "info"
@@ -145,6 +148,8 @@ class ListenConfig:
             raise ConfigError(field="port", expected="in 0 .. 65535", value=self.port)
         _above_zero(self, "keep_alive", "header_timeout", "answer_timeout", "max_header_bytes",
                     "drain", "workers")  # fmt: skip
+        if self.max_connections is not None:
+            _above_zero(self, "max_connections")
         if (self.tls_certificate is None) != (self.tls_key is None):
             lacks = "tls_key" if self.tls_key is None else "tls_certificate"
             raise ConfigError("TLS needs both a certificate and its key: give ", Setting(lacks))

@@ -8,7 +8,7 @@ import math
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from starlette.types import Message, Receive, Scope, Send
@@ -95,26 +95,31 @@ async def _until_hang_up(pieces: AsyncGenerator[bytes], receive: Receive) -> Asy
             yield piece
 
 
+def request_id_of(headers: Mapping[bytes, bytes]) -> str:
+    """Return the name that a request has, or a new one."""
+    given = headers.get(b"x-request-id", b"").decode("latin-1")
+    # It need not be secret, only unique: uuid4 would ask the operating system each time.
+    return given if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(128):032x}"
+
+
 class Exchange:
     """A request that is being answered, and what will be logged about it."""
 
-    __slots__ = ("began", "headers", "held", "max_length", "model", "most_seconds", "request_id",
-                 "route", "scope", "status", "texts", "times", "tokens")  # fmt: skip
+    __slots__ = ("began", "headers", "held", "max_length", "model", "most_seconds", "reason",
+                 "request_id", "route", "scope", "status", "texts", "times", "tokens")  # fmt: skip
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.began = time.monotonic()
-        given = self.headers.get(b"x-request-id", b"").decode("latin-1")
-        # It need not be secret, only unique: uuid4 would ask the operating system each time.
-        known = _REQUEST_ID.fullmatch(given)
-        self.request_id = given if known else f"{random.getrandbits(128):032x}"
+        self.request_id = request_id_of(self.headers)
         self.route = "unmatched"
         # For the log and the metrics; None if the request did not get that far.
         self.model: str | None = None
         self.texts: int | None = None
         self.tokens: int | None = None
         self.status = 0  # until the answer begins
+        self.reason: str | None = None  # of a status that is an error
         self.held = contextlib.ExitStack()  # what the request uses until its answer is sent
         self.max_length = 0  # most tokens of its model
         self.most_seconds = math.inf  # that the body asks for

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
+from mirror_rt.bundle.resolve import name_of
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.providers import CPU
 from mirror_rt.inference.session import import_onnxruntime
@@ -77,7 +78,7 @@ def write_repository(
         The names of the models that take texts.
     """
     config = config or RepositoryConfig()
-    name = config.name or source.resolve().name
+    name = config.name or name_of(source)
     bundles = {name: source}
     if is_pack(source):
         entries = PackIndex.read(source).bundles

@@ -6,7 +6,9 @@ import sys
 import urllib.request
 
 import pytest
+from starlette.routing import Route
 
+from mirror_rt.server.http import app
 from public_names import LISTS, SURFACES
 from server_process import ServerProcess
 
@@ -27,6 +29,17 @@ def test_public_names(surface):
     found = done.stdout.splitlines()
     assert not set(expected) - set(found), f"gone or changed: {WRITE}"
     assert not set(found) - set(expected), f"new or changed: {WRITE}"
+
+
+def test_a_route_that_no_document_describes_is_public(monkeypatch):
+    """A list made from the document alone would pass over it."""
+    found = app.routes_of
+
+    def with_another(*given):
+        return [*found(*given), Route("/version", print, methods=["GET"])]
+
+    monkeypatch.setattr(app, "routes_of", with_another)
+    assert "GET /version" in list(SURFACES["http"]())
 
 
 def test_metrics(bundle):

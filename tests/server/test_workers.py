@@ -203,6 +203,27 @@ def test_reload_by_itself(bundle, tmp_path, caplog, monkeypatch):
         registry.close()
 
 
+def test_a_link_keeps_its_name_where_it_leads_elsewhere(bundle, tmp_path):
+    """A model is called what the operator called it, before and after a reload."""
+    with_prompt(bundle, tmp_path / "v2", "river ")
+    link = tmp_path / "bundle"
+    link.symlink_to(shutil.copytree(bundle, tmp_path / "v1"))
+    app = create_app(link, ServerConfig(load=LoadOptions(threads=1)))
+    registry = app.state.registry
+    try:
+        registry.wait_until_warm()
+        old = registry.models.default
+        assert list(registry.models.by_name) == ["bundle"]
+        (tmp_path / "new").symlink_to(tmp_path / "v2")
+        (tmp_path / "new").replace(link)
+        registry.reload()
+        until(lambda: registry.models.default is not old)
+        assert list(registry.models.by_name) == ["bundle"]
+        assert registry.models.default.encoder.manifest.prompts == {"query": "river "}
+    finally:
+        registry.close()
+
+
 def test_cuda_graphs_are_not_captured_while_a_model_serves(bundle, caplog):
     config = ServerConfig(load=LoadOptions(cuda_graphs=True))
     models = SimpleNamespace(

@@ -21,7 +21,7 @@ from mirror_rt.server.exchange import Answer, Exchange
 from mirror_rt.server.http import pages
 from mirror_rt.server.http.openapi import openapi_document  # it knows all operations
 from mirror_rt.server.http.operations import OPERATIONS
-from mirror_rt.server.http.request_gate import Endpoint, Gate, Handler, shape_of
+from mirror_rt.server.http.request_gate import EXCHANGE, Endpoint, Gate, Handler, shape_of
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.models.served_models import Catalog, Models
 from mirror_rt.server.models.sources import Sources, load_catalog
@@ -56,13 +56,9 @@ def create_app(source: Sources | Models, config: ServerConfig | None = None) -> 
         yield
         registry.close()
 
-    posts = {
-        one.path: Endpoint(registry, one.handler, one.path, reads=True)
-        for one in OPERATIONS
-        if one.request is not None
-    }
+    posts = posts_of(registry)
     app = Starlette(
-        routes=_routes(registry, posts),
+        routes=routes_of(registry, posts),
         middleware=_middleware(registry, posts),
         exception_handlers={HTTPException: _http_problem},
         lifespan=lifespan,
@@ -71,7 +67,17 @@ def create_app(source: Sources | Models, config: ServerConfig | None = None) -> 
     return app
 
 
-def _routes(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
+def posts_of(registry: Registry) -> dict[str, Endpoint]:
+    """Return what answers a POST, by its path."""
+    return {
+        one.path: Endpoint(registry, one.handler, one.path, reads=True)
+        for one in OPERATIONS
+        if one.request is not None
+    }
+
+
+def routes_of(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
+    """Return all routes of a server."""
     gets: list[tuple[str, Handler]] = [
         ("/openapi.json", _always(Answer(orjson.dumps(openapi_document())))),
         ("/docs", _always(pages.DOCS_PAGE)),
@@ -117,6 +123,7 @@ async def _http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     words = {404: "no such path: /docs lists them", 405: "the path does not have this method"}
     problem = Problem(error.status_code, words.get(error.status_code, "refused"), "not_found")
+    request.scope[EXCHANGE].reason = problem.code
     path = request.url.path.removeprefix(request.scope.get("root_path", ""))
     return Response(
         shape_of(path)(problem), error.status_code, error.headers, media_type="application/json"

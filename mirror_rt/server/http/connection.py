@@ -20,7 +20,6 @@ them:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from enum import Enum
 from typing import Any, cast
@@ -34,10 +33,11 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from mirror_rt.server.config import ListenConfig
+from mirror_rt.server.exchange import request_id_of
 from mirror_rt.server.http.ending import FramedApp, LingeringTransport
 from mirror_rt.server.http.framing import RefusedError, check_head, origin_form, resumed_head
-
-access = logging.getLogger("mirror_rt.server.access")
+from mirror_rt.server.http.framing import refusal as refusal_of
+from mirror_rt.server.monitoring.request_log import UNREAD, RequestLog
 
 # When a client has closed its side, the only way to find out whether it has closed the other side
 # too is to write to it. This is done at these times, with an interim answer, which clients skip.
@@ -52,11 +52,13 @@ _NO_TRAILERS = frozenset(
 _MOST_QUEUED = 100  # requests of one connection that wait behind the one that is being answered
 
 
-def limited_protocol(listen: ListenConfig) -> type[HttpToolsProtocol]:
+def limited_protocol(
+    listen: ListenConfig, requests: RequestLog, most: int
+) -> type[HttpToolsProtocol]:
     """Make the class of a server's connections."""
 
     class LimitedProtocol(_Connection):
-        _listen = listen
+        _listen, _requests, _most = listen, requests, most
 
     return LimitedProtocol
 
@@ -71,6 +73,8 @@ class _Phase(Enum):
 
 class _Connection(HttpToolsProtocol):
     _listen: ListenConfig
+    _requests: RequestLog
+    _most: int  # connections of the process
     _phase = _Phase.NOTHING
     _field_bytes = 0  # of the target, headers and trailers of the request that is being parsed
     _unparsed = 0  # bytes received since the parser last recognised something
@@ -88,6 +92,10 @@ class _Connection(HttpToolsProtocol):
         super().connection_made(cast("asyncio.Transport", self._lingering))
         # Clients may connect before they have a request: that time counts as time between two.
         self._timer = self.loop.call_later(self._listen.keep_alive, self.transport.close)
+        if len(self.connections) > self._most:
+            self._refuse(503, "the server has too many connections")
+        if len(self.connections) > 2 * self._most:  # nobody reads the refusals
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timer()
@@ -256,8 +264,10 @@ class _Connection(HttpToolsProtocol):
         """Refuse a request that cannot be read, when its turn comes, and end the connection."""
         self._cancel_timer()
         self._deaf = self._lingering.sending = True
-        access.info("refused", extra={"fields": {"status": status, "reason": message}})
-        answer = self._answer(status, message)
+        name = request_id_of(dict(self.headers or ()))
+        self._requests.note(name, UNREAD, status, 0.0, peer=self.client, reason=message)
+        fields = [*self.server_state.default_headers, (b"x-request-id", name.encode())]
+        answer = STATUS_LINE[status] + refusal_of(message, fields, has_body=not self._is_head)
         if self._phase is _Phase.BODY:
             if self.cycle not in list(self._unanswered)[1:]:  # its turn has come
                 self._end(b"" if self.cycle.response_started else answer)
@@ -269,16 +279,6 @@ class _Connection(HttpToolsProtocol):
             self._refusal = answer
         else:
             self._end(answer)
-
-    def _answer(self, status: int, message: str) -> bytes:
-        body = b'{"error":"' + message.encode("ascii") + b'","error_type":"Malformed"}'
-        headers = dict(self.server_state.default_headers) | {
-            b"content-type": b"application/json",
-            b"connection": b"close",
-            b"content-length": str(len(body)).encode(),
-        }
-        lines = [b"%s: %s\r\n" % field for field in headers.items()]
-        return b"".join([STATUS_LINE[status], *lines, b"\r\n", b"" if self._is_head else body])
 
     def _end(self, answer: bytes) -> None:
         if not self.transport.is_closing():

@@ -84,3 +84,15 @@ def _check_codings(value: bytes, version: str) -> None:
         raise RefusedError(400, "Transfer-Encoding must end in chunked, once")
     if len(codings) > 1:
         raise RefusedError(501, "no Transfer-Encoding but chunked is supported")
+
+
+def refusal(message: str, fields: Iterable[tuple[bytes, bytes]], *, has_body: bool) -> bytes:
+    """Return an answer without its first line, after which the connection ends."""
+    body = b'{"error":"' + message.encode("ascii") + b'","error_type":"Malformed"}'
+    headers = dict(fields) | {
+        b"content-type": b"application/json",
+        b"connection": b"close",
+        b"content-length": str(len(body)).encode(),
+    }
+    lines = [b"%s: %s\r\n" % field for field in headers.items()]
+    return b"".join([*lines, b"\r\n", body if has_body else b""])

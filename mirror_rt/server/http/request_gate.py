@@ -26,7 +26,6 @@ from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.monitoring.logs import where
 
 logger = logging.getLogger("mirror_rt.server")
-access = logging.getLogger("mirror_rt.server.access")
 
 Handler = Callable[[Registry, Exchange, bytes], Awaitable[Answer]]
 
@@ -38,7 +37,7 @@ _OPEN = frozenset({"/health", "/ready", "/v2/health/live", "/v2/health/ready", "
 _SINGLE = frozenset({b"authorization", b"content-encoding", b"content-length", b"content-type",
                      b"inference-header-content-length", b"x-request-id",
                      b"x-request-timeout"})  # fmt: skip
-_EXCHANGE = "mirror_rt.exchange"
+EXCHANGE = "mirror_rt.exchange"
 
 
 def shape_of(path: str) -> ProblemShape:
@@ -67,7 +66,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = scope[_EXCHANGE] = Exchange(scope)
+        exchange = scope[EXCHANGE] = Exchange(scope)
         name = exchange.request_id.encode()
 
         async def send_with_id(message: Message) -> None:
@@ -89,6 +88,7 @@ class Gate:
                     exchange.route = path
                 await answer_problem(refusal, scope, send_with_id)
         except HungUp:
+            exchange.status, exchange.reason = HUNG_UP, "hung_up"  # whatever had been sent
             self._registry.metrics.hang_ups.inc()
         finally:
             self._registry.metrics.open.dec()
@@ -112,20 +112,11 @@ class Gate:
 
     def _note(self, exchange: Exchange) -> None:
         seconds = time.monotonic() - exchange.began
-        status = exchange.status or HUNG_UP
-        self._registry.metrics.requests.labels(
-            exchange.route, exchange.model or "", str(status)
-        ).observe(seconds)
-        if exchange.model is not None:
-            self._registry.recent.add_request(status, seconds)
-        if access.isEnabledFor(logging.INFO):
-            fields = {
-                "request_id": exchange.request_id, "route": exchange.route, "status": status,
-                "milliseconds": round(seconds * 1000, 2), "model": exchange.model,
-                "texts": exchange.texts, "tokens": exchange.tokens,
-            }  # fmt: skip
-            kept = {name: value for name, value in fields.items() if value is not None}
-            access.info("request", extra={"fields": kept})
+        self._registry.requests.note(
+            exchange.request_id, exchange.route, exchange.status or HUNG_UP, seconds,
+            peer=exchange.scope.get("client"), reason=exchange.reason, model=exchange.model,
+            texts=exchange.texts, tokens=exchange.tokens,
+        )  # fmt: skip
 
 
 _UNAUTHORIZED = Problem(401, "an API key is needed: Authorization: Bearer KEY", "invalid_api_key",
@@ -150,7 +141,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        exchange: Exchange = scope[_EXCHANGE]
+        exchange: Exchange = scope[EXCHANGE]
         exchange.route = self._route
         registry, body = self._registry, b""
         with exchange.held:  # until the answer is sent
@@ -185,7 +176,14 @@ class Endpoint:
             await answer.send(receive, send, self._registry.unread)
         except HungUp:
             raise
+        except asyncio.CancelledError:
+            if not self._registry.stopping:
+                raise
+            exchange.status, exchange.reason = _STOPPING.status, _STOPPING.code
+            logger.warning("%s: the answer was cut off: the time to drain has passed",
+                           exchange.request_id)  # fmt: skip
         except Exception as error:  # noqa: BLE001 - the status has been sent
+            exchange.status, exchange.reason = 500, "cut_off"
             logger.error("%s: the answer was cut off: %s", exchange.request_id, where(error))
 
     def _problem(self, error: Exception, exchange: Exchange, body: bytes) -> Problem:
@@ -205,6 +203,7 @@ async def answer_problem(problem: Problem, scope: Scope, send: Send) -> None:
     headers = [(name.encode(), value.encode()) for name, value in problem.headers.items()]
     if problem.close:
         headers.append((b"connection", b"close"))
+    scope[EXCHANGE].reason = problem.code  # not its message, which may quote the request
     body = shape_of(_path(scope))(problem)
     await Answer(body, problem.status, headers=headers).send_whole(body, send)
 

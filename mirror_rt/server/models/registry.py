@@ -24,6 +24,7 @@ from mirror_rt.server.models.served_models import Catalog, Models, NamedEncoder
 from mirror_rt.server.models.service import ModelFacts, ModelService
 from mirror_rt.server.monitoring.metrics import Metrics
 from mirror_rt.server.monitoring.recent import Recent
+from mirror_rt.server.monitoring.request_log import RequestLog
 from mirror_rt.server.monitoring.tracing import tracing_from_environment
 
 logger = logging.getLogger("mirror_rt.server")
@@ -49,6 +50,7 @@ class Registry:
         self.began = time.monotonic()
         self.metrics = Metrics()
         self.recent = Recent()
+        self.requests = RequestLog(self.metrics, self.recent)
         self.tracing = tracing_from_environment()
         self.keys = keys
         self.bodies = BodyRoom(max(_BODIES * config.max_body_bytes, _MOST_BYTES))

@@ -13,7 +13,7 @@ from mirror_rt.bundle.identity import digest_of
 from mirror_rt.bundle.manifest import BUNDLES
 from mirror_rt.bundle.onnx_files import scores_pairs
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
-from mirror_rt.bundle.resolve import FileStates, file_states
+from mirror_rt.bundle.resolve import FileStates, file_states, name_of
 from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.loaded_bundle import LoadedBundle
@@ -110,8 +110,7 @@ def _load_folder(folder: Path, source: Source) -> Models:
     if config.languages or config.fallback:
         raise ConfigError(f"{folder} is one bundle, not a pack to choose languages of")
     # The folder of a download is named after its version or commit, so it is not asked.
-    path = Path(source.path)
-    name = config.model_name or (path.resolve() if path.exists() else path).name
+    name = config.model_name or name_of(source.path)
     models = [_model(name, folder, config)]
     aliases = _aliases(config, [name])
     return Models(models, name, None, digest, aliases, files=files, source=source)

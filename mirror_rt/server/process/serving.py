@@ -13,6 +13,7 @@ from mirror_rt.io.regular_files import read_regular
 from mirror_rt.server.config import ListenConfig, ServerConfig
 from mirror_rt.server.http.app import create_app
 from mirror_rt.server.models.sources import Sources
+from mirror_rt.server.process.descriptors import check_descriptors
 from mirror_rt.server.process.supervisor import Supervisor
 from mirror_rt.server.process.uvicorn_server import run_app
 
@@ -31,6 +32,7 @@ def serve(source: Sources, config: ServerConfig, listen: ListenConfig) -> None:
         MirrorError: an error of `create_app`.
     """
     _check_tls(listen)
+    check_descriptors(listen)
     listener = _bind(listen)
     url = _url_of(listener, listen)
     try:
@@ -53,6 +55,7 @@ def check(source: Sources, config: ServerConfig, listen: ListenConfig) -> str:
         MirrorError: as in `serve`, or a model does not run.
     """
     _check_tls(listen)
+    check_descriptors(listen)
     with contextlib.closing(_bind(listen)) as listener:
         registry = create_app(source, config).state.registry
         try:

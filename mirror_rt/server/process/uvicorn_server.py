@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 
 from mirror_rt.server.config import ListenConfig
 from mirror_rt.server.http.connection import limited_protocol
+from mirror_rt.server.process.descriptors import most_connections
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -121,7 +122,7 @@ def _accept_all(listeners: list[socket.socket]) -> list[socket.socket]:
 def _uvicorn_config(app: Starlette, listen: ListenConfig) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=limited_protocol(listen),
+        http=limited_protocol(listen, app.state.registry.requests, most_connections(listen)),
         ws="none",
         lifespan="on",
         log_config=None,

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from mirror_rt.errors import ConfigError, MirrorError
+from mirror_rt.errors import NO_MEMORY, ConfigError, MirrorError, lacks_memory
 from mirror_rt.server.config import ListenConfig, ServerConfig
 from mirror_rt.server.http.app import create_app
 from mirror_rt.server.monitoring.logs import configure_logging
@@ -46,6 +46,11 @@ def main() -> int:
         usage = isinstance(error, ConfigError)
         report(error=" ".join(str(error).split())[:2000], usage=usage)
         return 2 if usage else 1
+    except (MemoryError, RuntimeError) as error:
+        if not lacks_memory(error):
+            raise
+        report(error=NO_MEMORY, usage=False)
+        return 1
     finally:
         if orphaned.is_set():  # then nobody else removes the folder
             shutil.rmtree(os.environ["PROMETHEUS_MULTIPROC_DIR"], ignore_errors=True)

@@ -117,10 +117,18 @@ def _help(main: Callable[[list[str]], int], words: list[str]) -> str:
 
 
 def http() -> Iterator[str]:
-    """Yield the operations of the OpenAPI document with the fields of their requests."""
+    """Yield the operations with the fields of their requests, by the document and by the routes."""
+    from mirror_rt.server.http.app import posts_of, routes_of
     from mirror_rt.server.http.openapi import openapi_document
 
     document = openapi_document()
+    described = {(method.upper(), path) for path, operations in document["paths"].items()
+                 for method in operations}  # fmt: skip
+    registry: Any = None  # which nothing uses before a request
+    for route in routes_of(registry, posts_of(registry)):
+        path = route.path.replace(":path}", "}")
+        methods = sorted(set(route.methods or ()) - {"HEAD"})
+        yield from (f"{one} {path}" for one in methods if (one, path) not in described)
     for path, operations in sorted(document["paths"].items()):
         for method, operation in sorted(operations.items()):
             if method in ("get", "post", "put", "delete"):
