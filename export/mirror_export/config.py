@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from mirror_rt.bundle.manifest import Pooling, Precision, Target
+from mirror_rt.keywords import take_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +52,6 @@ class ExportConfig:
     overwrite: bool = False
     offline: bool = False
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        take_paths(self)

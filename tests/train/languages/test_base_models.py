@@ -7,7 +7,7 @@ import pytest
 from command_errors import one_line_error
 from mirror_rt import ConfigError
 from mirror_train import has_word_list, load_languages, load_recipe
-from mirror_train.languages.fit import letters_by_script, script_warning
+from mirror_train.training.fit import letters_by_script, script_warning
 
 # Mirror-BERT (EMNLP 2021), Table 15.
 PUBLISHED = {
