@@ -130,8 +130,7 @@ def find_part(output: Folder, block: Block, job: str) -> dict[str, Any] | None:
     except (DataError, KeyError, ValueError):
         return None
     expected = {**block.source, "job": job, "rows": metadata.num_rows}
-    whole = {*COUNTED} <= record.keys() and expected.items() <= record.items()
-    return record if whole else None
+    return record if expected.items() <= record.items() else None
 
 
 def _check_pages(file: StoredFile) -> None:
@@ -269,8 +268,10 @@ def total_of(parts: Mapping[str, dict[str, Any]]) -> RowCounts:
     """Return the sums of the counts that parts record, with places such as PART:ROW."""
     total = RowCounts()
     for name, record in parts.items():
-        counts = {count: record[count] for count in COUNTED}
-        first = {kind: [f"{name}:{n}" for n in rows] for kind, rows in record["first"].items()}
+        counts = {count: record.get(count, 0) for count in COUNTED}  # early parts have two alone
+        first = {
+            kind: [f"{name}:{n}" for n in rows] for kind, rows in record.get("first", {}).items()
+        }
         total += RowCounts(**counts, first=first)
     return total
 

@@ -73,7 +73,7 @@ def dataset_plan(config: DatasetConfig) -> dict[str, Any]:
         "input": config.input if "://" in config.input else str(Path(config.input).absolute()),
         "text_field": config.text_field,
         "columns": None if config.columns is None else list(config.columns),
-        "zeros": config.options.errors == "zero",
+        **({"errors": "zero"} if config.options.errors == "zero" else {}),
         "window": config.window,
     }
 

@@ -235,7 +235,7 @@ def test_words_in_another_script_are_warned_of():
         "ru.txt: 69% of its letters are of the script Latn, but ru is written in Cyrl: is it the "
         "right file?"
     )
-    assert script_warning(["река", "tree"], "ru", ["Cyrl"], "x") is None
+    assert script_warning(["река", "дорога", "tree"], "ru", ["Cyrl"], "x") is None
     assert script_warning(["house"], "sr", ["Latn", "Cyrl"], "x") is None
     assert script_warning(["house"], "ga", [], "x") is None
     assert script_warning(["1 2"], "ru", ["Cyrl"], "x") is None
