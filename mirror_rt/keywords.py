@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mirror_rt.errors import UnknownOptionError
@@ -85,3 +86,10 @@ def _with_fields(signature: inspect.Signature, kind: type[Any]) -> inspect.Signa
         if field.name not in signature.parameters
     ]
     return signature.replace(parameters=[*own, *added])
+
+
+def take_paths(config: Any) -> None:
+    """Make paths of the texts in those fields of a dataclass that hold paths."""
+    for one in fields(config):
+        if "Path" in str(one.type) and isinstance(given := getattr(config, one.name), str):
+            object.__setattr__(config, one.name, Path(given))

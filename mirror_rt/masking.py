@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
+
+from mirror_rt.errors import ConfigError
 
 SpanMask = Literal["mask-token", "half", "reference", "words", "reorder"]
 
@@ -32,8 +34,12 @@ def mask_span(
         length: characters of the span (k in the paper), or number of words; 0 changes nothing.
         mask_token: the tokenizer's mask token.
         rng: random generator for the position of the span.
-        method: see above.
+        method: see above; a ConfigError for another.
     """
+    if method not in get_args(SpanMask):
+        raise ConfigError(
+            field="method", expected=f"one of {', '.join(get_args(SpanMask))}", value=method
+        )
     if method == "words" or method == "reorder":
         words = text.split()
         count = min(length, len(words) // 2 if method == "words" else len(words))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from mirror_rt.bundle.manifest import Layout, Pooling, Precision, Target
+from mirror_rt.keywords import take_paths
 
 
 class Kind(NamedTuple):
@@ -73,3 +74,6 @@ class ExportConfig:
     overwrite: bool = False
     offline: bool = False
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        take_paths(self)

@@ -7,7 +7,7 @@ DIR/_manifest.json          written when all blocks are there: see `merge_manife
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,37 +20,26 @@ from mirror_rt.bulk.parts import (
     read_plan,
     refuse_parts,
     remove_manifest,
+    total_of,
     whole_parts,
     write_manifest,
 )
 from mirror_rt.bulk.plan import dataset_plan, find_bundle, refuse_other_plan
-from mirror_rt.bulk.progress import Progress, told_how_to_resume
+from mirror_rt.bulk.progress import JobReport, Progress, told_how_to_resume
 from mirror_rt.bulk.reading import Block, find_blocks
 from mirror_rt.bundle.identity import digest_of
 from mirror_rt.io.storage import Folder
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetReport:
-    """Report the outcome of a run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetReport(JobReport):
+    """Report the outcome of a run; see `JobReport`, whose rows are those of the parts.
 
     Attributes:
         blocks: number of blocks of the shard, or of the dataset.
-        rows: number of rows of their parts.
-        invalid: number of rows without a vector.
-        resumed: number of rows that earlier runs had finished.
-        seconds: time spent on encoding.
-        tokens: number of tokens that were run, including special tokens.
-        padding: share of padding in what was run.
     """
 
     blocks: int
-    rows: int
-    invalid: int
-    resumed: int
-    seconds: float
-    tokens: int
-    padding: float
 
 
 # Yields each block that it has encoded, with the record of its part, and counts in the progress.
@@ -90,7 +79,7 @@ def _encode(config: DatasetConfig, plan: dict[str, Any], engine: _Engine) -> Dat
     parts = whole_parts(output, mine, job)
     if not config.resume:
         refuse_parts(output, mine, parts)
-    resumed, todo = _rows(parts), [block for block in mine if block.part not in parts]
+    resumed, todo = total_of(parts).rows, [block for block in mine if block.part not in parts]
     known = [block.rows for block in mine]
     total = None if None in known else sum(filter(None, known))
     with (
@@ -103,8 +92,8 @@ def _encode(config: DatasetConfig, plan: dict[str, Any], engine: _Engine) -> Dat
                 parts[block.part] = record
     if config.shard is None:
         write_manifest(output, blocks, pages=False)
-    invalid = sum(record["invalid"] for record in parts.values())
-    return DatasetReport(len(parts), _rows(parts), invalid, resumed, **progress.spent())
+    counts = total_of(parts)
+    return DatasetReport(blocks=len(parts), counts=counts, resumed=resumed, **progress.spent())
 
 
 def merge_manifest(config: DatasetConfig) -> dict[str, Any]:
@@ -133,7 +122,3 @@ def _encode_here(
     progress.use(progress.counter)  # the time of loading does not count
     for block in todo:
         yield block, writer.write(block, on_run=progress.counter.add_batch)
-
-
-def _rows(parts: Mapping[str, dict[str, Any]]) -> int:
-    return sum(record["rows"] for record in parts.values())

@@ -16,7 +16,7 @@ import logging
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +26,7 @@ from mirror_rt.bulk.plan import refuse_other_plan
 from mirror_rt.errors import DataError, OutputExistsError
 from mirror_rt.io.atomic import check_free, check_space, new_file, write_json
 from mirror_rt.io.vectors import open_sink, output_files
+from mirror_rt.pipeline.results import RowCounts
 from mirror_rt.vectors.quantization import Embeddings
 
 logger = logging.getLogger("mirror_rt")
@@ -43,7 +44,7 @@ class JobFolder:
     Attributes:
         output: path of the final file.
         parts: number of finished windows.
-        rows: number of texts in the finished windows.
+        counts: the texts in the finished windows.
     """
 
     def __init__(self, output: Path, *, with_ids: bool) -> None:
@@ -51,49 +52,58 @@ class JobFolder:
         self.output = output
         self.with_ids = with_ids
         self.parts = 0
-        self.rows = 0
+        self.counts = RowCounts()
         self._bytes = 0
 
     def count_parts(self) -> None:
         """Count the finished windows and their rows, up to one that is damaged: it is lost."""
         while self._path(self.parts).is_file():
             try:
-                vectors, _ = self._load(self.parts)
+                vectors, _, counts = self._load(self.parts)
             except DataError as error:
                 logger.warning("%s: going on with the texts of this part", error)
                 return
-            self._count(vectors)
+            self._count(vectors, counts)
+
+    @property
+    def rows(self) -> int:
+        """Number of texts in the finished windows."""
+        return self.counts.rows
 
     @property
     def is_complete(self) -> bool:
         """Return whether the output only has to be moved to its place."""
         return (self.folder / _COMPLETE).is_file()
 
-    def save(self, vectors: Embeddings, ids: list[int | str] | None) -> None:
-        """Save the vectors [n, D] and ids of the next window."""
-        names = np.frombuffer(json.dumps(ids).encode(), dtype=np.uint8)
+    def save(self, vectors: Embeddings, ids: list[int | str] | None, counts: RowCounts) -> None:
+        """Save the vectors [n, D], ids and counts of the next window."""
+        names, counted = (
+            np.frombuffer(json.dumps(one).encode(), dtype=np.uint8)
+            for one in (ids, counts.to_dict())
+        )
         with new_file(self._path(self.parts), overwrite=True) as file:
-            np.savez(file, vectors=vectors, ids=names)
+            np.savez(file, vectors=vectors, ids=names, counts=counted)
             file.flush()
             os.fsync(file.fileno())
-        self._count(vectors)
+        self._count(vectors, counts)
 
-    def _count(self, vectors: Embeddings) -> None:
+    def _count(self, vectors: Embeddings, counts: RowCounts) -> None:
         self.parts += 1
-        self.rows += len(vectors)
+        self.counts += counts
         self._bytes += vectors.nbytes
 
-    def assemble(self) -> None:
-        """Write the complete output into the folder."""
+    def assemble(self, written: Callable[[Embeddings], Embeddings]) -> None:
+        """Write the complete output, which has the vectors as `written`, into the folder."""
         whole = self.folder / self.output.name
         check_space(whole, self._bytes)
         with open_sink(whole, overwrite=True, with_ids=self.with_ids) as sink:
             for index in range(self.parts):
-                sink.write(*self._load(index))
-        write_json(self.folder / _COMPLETE, sink.summary)
+                vectors, ids, _ = self._load(index)
+                sink.write(written(vectors), ids)
+        write_json(self.folder / _COMPLETE, sink.summary | {"counts": self.counts.to_dict()})
 
     def publish(self) -> dict[str, Any]:
-        """Move the output into place, remove the folder; return rows, invalid, dimension, dtype."""
+        """Move the output into place, remove the folder; return counts, dimension, dtype."""
         report: dict[str, Any] = json.loads((self.folder / _COMPLETE).read_text())
         for target in reversed(output_files(self.output, with_ids=self.with_ids)):
             # The ids are moved first, so that an output that exists is complete.
@@ -113,11 +123,12 @@ class JobFolder:
     def _path(self, index: int) -> Path:
         return self.folder / f"part-{index:08d}.npz"
 
-    def _load(self, index: int) -> tuple[Embeddings, list[int | str] | None]:
+    def _load(self, index: int) -> tuple[Embeddings, list[int | str] | None, RowCounts]:
         path = self._path(index)
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                return arrays["vectors"], json.loads(arrays["ids"].tobytes())
+                ids, counts = (json.loads(arrays[name].tobytes()) for name in ("ids", "counts"))
+                return arrays["vectors"], ids, RowCounts(**counts)
         except _DAMAGED as error:
             raise DataError(f"{path} is damaged ({error})") from error
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
@@ -29,6 +29,7 @@ from mirror_rt.io.arrow import open_parquet
 from mirror_rt.io.atomic import files_under
 from mirror_rt.io.storage import Folder, StoredFile
 from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.pipeline.results import COUNTED, RowCounts
 from mirror_rt.tokens.padding import PaddedBatch
 
 _KEY = b"mirror_rt"  # of the footer, which keeps a JSON object there
@@ -82,15 +83,21 @@ class PartWriter:
             texts_named_in(f"{block.file}, row group {block.group}"),
             self.output.new_file(block.part) as file,
         ):
-            encoded = self.encoder.encode(batches, on_run=on_run)
-            record = self._write(file, encoded, {**block.source, "job": self.job})
+            record = self._write(file, batches, on_run, {**block.source, "job": self.job})
             _check_unchanged(block, record["rows"])
         return record
 
-    def _write(self, file: Any, batches: Iterable[Any], record: dict[str, Any]) -> dict[str, Any]:
-        """Write record batches as row groups; return the record with the numbers of rows."""
+    def _write(
+        self,
+        file: Any,
+        batches: Iterable[Any],
+        on_run: Callable[[PaddedBatch], object] | None,
+        record: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Encode and write record batches as row groups; return the record with their counts."""
         parquet = require("pyarrow.parquet", extra="tables", purpose="Parquet")
-        stream, rows, invalid = iter(batches), 0, 0
+        counted: list[RowCounts] = []
+        stream = iter(self.encoder.encode(batches, on_run=on_run, on_rows=counted.append))
         first = next(stream, None)
         schema = self.encoder.empty_schema if first is None else first.schema
         # Numbers of vectors hardly ever repeat, so a dictionary would not help.
@@ -98,9 +105,7 @@ class PartWriter:
         with parquet.ParquetWriter(file, schema, **how) as writer:
             for batch in chain([] if first is None else [first], stream):
                 writer.write_batch(batch)
-                rows += batch.num_rows
-                invalid += batch.column(batch.num_columns - 1).null_count
-            record |= {"rows": rows, "invalid": invalid}
+            record |= sum(counted, RowCounts()).to_dict()
             writer.add_key_value_metadata({_KEY: json.dumps(record)})
         return record
 
@@ -252,12 +257,23 @@ def write_manifest(output: Folder, blocks: Sequence[Block], *, pages: bool) -> d
         "format": "mirror_rt dataset 1",
         "job": plan,
         "blocks": len(parts),
-        "rows": sum(record["rows"] for record in parts.values()),
-        "invalid": sum(record["invalid"] for record in parts.values()),
+        **total_of(parts).to_dict(),
         "parts": {name: record | {"bytes": files[name].bytes} for name, record in parts.items()},
     }
     _write(output, _MANIFEST, manifest)
     return manifest
+
+
+def total_of(parts: Mapping[str, dict[str, Any]]) -> RowCounts:
+    """Return the sums of the counts that parts record, with places such as PART:ROW."""
+    total = RowCounts()
+    for name, record in parts.items():
+        counts = {count: record.get(count, 0) for count in COUNTED}  # early parts have two alone
+        first = {
+            kind: [f"{name}:{n}" for n in rows] for kind, rows in record.get("first", {}).items()
+        }
+        total += RowCounts(**counts, first=first)
+    return total
 
 
 def _write(output: Folder, name: str, value: Any) -> None:

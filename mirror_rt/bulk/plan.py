@@ -51,11 +51,10 @@ def _vector_plan(
 ) -> dict[str, Any]:
     """Return everything that determines the vector of a text: a JSON value for each name.
 
-    An option counts, but for what happens to a text without a vector, unless it gets zeros.
+    An option counts, but for what happens to a text without a vector.
     """
     values, ranges = asdict(options), options.ranges
-    if options.errors != "zero":
-        del values["errors"]
+    del values["errors"]
     load, providers = _engine(folder, load)
     return {
         **model_identity(digest, load, providers),
@@ -73,6 +72,7 @@ def dataset_plan(config: DatasetConfig) -> dict[str, Any]:
         "input": config.input if "://" in config.input else str(Path(config.input).absolute()),
         "text_field": config.text_field,
         "columns": None if config.columns is None else list(config.columns),
+        **({"errors": "zero"} if config.options.errors == "zero" else {}),
         "window": config.window,
     }
 

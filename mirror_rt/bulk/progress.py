@@ -6,10 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from mirror_rt.errors import InvalidTextError, ProcessGroupError
 from mirror_rt.io.atomic import os_reason
+from mirror_rt.pipeline.results import RowCounts
 from mirror_rt.progress import progress_bar, repeatedly
 from mirror_rt.tokens.padding import PaddedBatch
 
@@ -47,6 +49,35 @@ class RunCounter:
         with self._lock:
             texts, tokens, padded = self._values
         return texts, tokens, padded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReport:
+    """Report the outcome of a job.
+
+    Attributes:
+        counts: the rows of the output, and which of them have no vector of a whole text.
+        resumed: number of rows that an earlier, interrupted run had finished.
+        seconds: time spent on encoding, without loading.
+        tokens: number of tokens that were run, including special tokens.
+        padding: share of padding in what was run.
+    """
+
+    counts: RowCounts
+    resumed: int
+    seconds: float
+    tokens: int
+    padding: float
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of the output."""
+        return self.counts.rows
+
+    @property
+    def invalid(self) -> int:
+        """Number of rows without a vector."""
+        return self.counts.invalid
 
 
 class Spent(TypedDict):

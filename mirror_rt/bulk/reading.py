@@ -22,10 +22,13 @@ from mirror_rt.tokens.windows import TextWindow, text_windows
 _FOOTERS_AT_A_TIME = 16
 
 
-def iter_records(path: str, text_field: str, id_field: str | None) -> Iterator[tuple[Any, ...]]:
+def iter_records(
+    path: str, text_field: str, id_field: str | None, *, strict: bool = True
+) -> Iterator[tuple[Any, ...]]:
     """Yield (text,) or (text, id) for every row of a file; "-" stands for standard input's lines.
 
-    The suffix tells the format (`mirror_rt.io.rows.FORMATS`); anything else is read as lines.
+    The suffix tells the format (`mirror_rt.io.rows.FORMATS`); anything else is read as lines. A
+    JSON object without a text has the text None, unless that is an error (`strict`).
 
     Raises:
         ConfigError: a field is asked for that lines do not have.
@@ -33,7 +36,10 @@ def iter_records(path: str, text_field: str, id_field: str | None) -> Iterator[t
     asked = ("--text-field", None if text_field == JobConfig.text_field else text_field)
     found = row_format(path, asked, ("--id-field", id_field))
     fields = (text_field,) if id_field is None else (text_field, id_field)
-    rows = (values for _, values in found.numbered(path, *fields))
+    rows = (
+        values
+        for _, values in found.numbered(path, *fields, missing=None if strict else text_field)
+    )
     return rows if id_field is None else _checked_ids(path, id_field, rows)
 
 

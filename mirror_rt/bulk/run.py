@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -11,38 +11,28 @@ from pathlib import Path
 from mirror_rt.bulk.job import JobFolder, open_job
 from mirror_rt.bulk.options import BulkConfig, texts_named_in
 from mirror_rt.bulk.plan import file_plan, find_bundle, window_characters
-from mirror_rt.bulk.progress import Progress, told_how_to_resume
+from mirror_rt.bulk.progress import JobReport, Progress, told_how_to_resume
 from mirror_rt.bulk.reading import count_records, iter_records, record_windows
 from mirror_rt.bulk.workers import EncoderSpec, encode_windows
 from mirror_rt.errors import ConfigError, DataError
-from mirror_rt.io.vectors import open_sink, output_files
+from mirror_rt.io.vectors import invalid_rows, open_sink, output_files
+from mirror_rt.pipeline.options import FLOATS
+from mirror_rt.pipeline.results import EncodedTexts, RowCounts
 from mirror_rt.tokens.windows import TextWindow, with_results
 from mirror_rt.vectors.quantization import Embeddings
 
 
-@dataclass(frozen=True, slots=True)
-class BulkReport:
-    """Report the outcome of a job.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkReport(JobReport):
+    """Report the outcome of a job; see `JobReport`.
 
     Attributes:
-        rows: number of rows of the output.
-        invalid: number of rows whose texts could not be encoded.
         dimension: length of a row.
         dtype: type of a row's numbers.
-        resumed: number of rows that an earlier, interrupted run had finished.
-        seconds: time spent on encoding, without loading.
-        tokens: number of tokens that were run, including special tokens.
-        padding: share of padding in what was run.
     """
 
-    rows: int
-    invalid: int
     dimension: int
     dtype: str
-    resumed: int
-    seconds: float
-    tokens: int
-    padding: float
 
 
 def encode_file(config: BulkConfig) -> BulkReport:
@@ -63,7 +53,12 @@ def encode_file(config: BulkConfig) -> BulkReport:
         raise ConfigError("--resume needs an input file and an output file, not streams")
     if config.output != "-":
         output_files(Path(config.output), with_ids=config.id_field is not None)
-    spec = EncoderSpec.of(find_bundle(config.model, config.load), config.load, config.options)
+    options = config.options
+    if (
+        options.errors == "zero" and options.precision in FLOATS
+    ):  # zeros take the place of NaN at the end
+        options = replace(options, errors="nan")
+    spec = EncoderSpec.of(find_bundle(config.model, config.load), config.load, options)
     return _encode_resumable(config, spec) if config.is_resumable else _encode_once(config, spec)
 
 
@@ -74,11 +69,30 @@ def _encode_once(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
         open_sink(config.output, overwrite=config.overwrite, with_ids=with_ids) as sink,
         _progress(config, 0) as progress,
     ):
-        for window, vectors in _encoded(config, spec, progress, skip=0):
-            sink.write(vectors, window.ids)
-        if sink.rows == 0:
-            raise DataError(f"{config.input} holds no texts")
-    return BulkReport(**sink.summary, resumed=0, **progress.spent())
+        counts = RowCounts()
+        for window, encoded in _encoded(config, spec, progress, skip=0):
+            counts += RowCounts.of(window, encoded)
+            sink.write(_written(config, encoded.embeddings), window.ids)
+        _check_texts(config, counts)
+    return BulkReport(counts=counts, **sink.summary, resumed=0, **progress.spent())
+
+
+def _written(config: BulkConfig, vectors: Embeddings) -> Embeddings:
+    """Put zeros in the place of NaN where these are asked for."""
+    if config.options.errors == "zero":
+        vectors[invalid_rows(vectors)] = 0
+    return vectors
+
+
+def _check_texts(config: BulkConfig, counts: RowCounts) -> None:
+    """Raise a DataError for an input that has no text at all."""
+    if counts.rows == 0:
+        raise DataError(f"{config.input} holds no texts")
+    if counts.vectors == 0:
+        raise DataError(
+            f"{config.input}: none of its {counts.rows} rows has a text that can be encoded; is "
+            f"{config.text_field!r} the field or column of the texts (--text-field)?"
+        )
 
 
 def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
@@ -104,28 +118,34 @@ def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
                     raise DataError(
                         f"{path} was changed while it was read: encode it again, with --overwrite"
                     )
-                job.assemble()
+                job.assemble(partial(_written, config))
         made = job.publish()
-    return BulkReport(**made, resumed=resumed, **progress.spent())
+    counts = RowCounts(**made.pop("counts"))
+    return BulkReport(counts=counts, **made, resumed=resumed, **progress.spent())
 
 
 def _encode_rest(config: BulkConfig, spec: EncoderSpec, job: JobFolder, progress: Progress) -> None:
     """Encode the windows that the job has not finished."""
-    for window, vectors in _encoded(config, spec, progress, skip=job.parts):
+    if config.options.errors == "raise" and job.counts.invalid:
+        raise DataError(
+            f"{job.folder} has rows without a vector: {job.counts}; go on with --errors nan or "
+            "zero, or start anew with --overwrite"
+        )
+    for window, encoded in _encoded(config, spec, progress, skip=job.parts):
         if window.start != job.rows:
             raise DataError(
                 f"{job.folder} has {job.rows} rows of {window.start}: start anew with --overwrite"
             )
-        job.save(vectors, window.ids)
-    if job.rows == 0:
-        raise DataError(f"{config.input} holds no texts")
+        job.save(encoded.embeddings, window.ids, RowCounts.of(window, encoded))
+    _check_texts(config, job.counts)
 
 
 def _encoded(
     config: BulkConfig, spec: EncoderSpec, progress: Progress, *, skip: int
-) -> Iterator[tuple[TextWindow, Embeddings]]:
+) -> Iterator[tuple[TextWindow, EncodedTexts]]:
     """Yield the windows of the input, but for the first `skip`, with their vectors."""
-    rows = iter_records(config.input, config.text_field, config.id_field)
+    strict = config.options.errors == "raise"
+    rows = iter_records(config.input, config.text_field, config.id_field, strict=strict)
     stream = record_windows(rows, config.window, window_characters(spec.folder, spec.load))
     encode = partial(encode_windows, spec, processes=config.processes, report_counter=progress.use)
     with texts_named_in(config.input):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import multiprocessing
 import signal
 import sys
@@ -12,6 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,11 +26,11 @@ from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import DataError, ProcessGroupError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
+from mirror_rt.pipeline.results import EncodedTexts
 from mirror_rt.tokens.windows import TextWindow
-from mirror_rt.vectors.quantization import Embeddings
 
 # Encodes one window after the other, tokenising the next one while one runs.
-_EncodeWindows = Callable[[Iterable[TextWindow]], Iterator[Embeddings]]
+_EncodeWindows = Callable[[Iterable[TextWindow]], Iterator[EncodedTexts]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,9 @@ class EncoderSpec:
         pipeline = load_unchanged(self.folder, self._load, Encoder.close).pipeline
         plan = pipeline.plan(**cast(EncodeKeywords, asdict(self.options)))
 
-        def encode(stream: Iterable[TextWindow]) -> Iterator[Embeddings]:
-            for encoded in pipeline.encode_windows(
-                stream, plan, count=counter.add_texts, on_run=counter.add_batch
-            ):
-                yield encoded.embeddings
-
-        return encode
+        return partial(
+            pipeline.encode_windows, plan=plan, count=counter.add_texts, on_run=counter.add_batch
+        )
 
     def _load(self) -> Encoder:
         if digest_of(self.folder, verified=self.load.verify) != self.digest:
@@ -75,7 +71,7 @@ def encode_windows(
     *,
     processes: int,
     report_counter: Callable[[RunCounter], None],
-) -> Generator[Embeddings, None, None]:
+) -> Generator[EncodedTexts, None, None]:
     """Yield the vectors of one window after the other.
 
     With several processes, that many windows and one more are held at a time. `report_counter` is
@@ -99,7 +95,7 @@ def _encode_in_processes(
     stream: Iterable[TextWindow],
     processes: int,
     report_counter: Callable[[RunCounter], None],
-) -> Generator[Embeddings, None, None]:
+) -> Generator[EncodedTexts, None, None]:
     context = multiprocessing.get_context("spawn")
     totals = context.Array("q", 3)
     report_counter(RunCounter(totals))
@@ -108,7 +104,7 @@ def _encode_in_processes(
         processes, context, initializer=_start_worker, initargs=(spec, totals, alive)
     )
     try:
-        pending: deque[Future[Embeddings]] = deque()
+        pending: deque[Future[EncodedTexts]] = deque()
         rest = iter(stream)
         while True:
             for window in islice(rest, processes + 1 - len(pending)):
@@ -148,9 +144,9 @@ def _start_worker(spec: EncoderSpec, totals: Any, alive: Connection) -> None:
     global _worker_encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent process handles Ctrl-C
     end_with_parent(lambda: alive.poll(None))  # its other end is closed, even by kill -9
-    _worker_encoder = functools.cache(lambda: spec.open(RunCounter(totals)))
+    _worker_encoder = cache(lambda: spec.open(RunCounter(totals)))
 
 
-def _encode_in_worker(window: TextWindow) -> Embeddings:
-    (vectors,) = _worker_encoder()([window])
-    return vectors
+def _encode_in_worker(window: TextWindow) -> EncodedTexts:
+    (encoded,) = _worker_encoder()([window])
+    return encoded

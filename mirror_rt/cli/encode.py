@@ -129,6 +129,4 @@ def _summary(report: BulkReport | DatasetReport, made: str) -> str:
     )
     if report.resumed:
         text += f", {report.resumed} by an earlier run"
-    if report.invalid:
-        text += f", {report.invalid} of them could not be encoded (NaN)"
-    return text
+    return f"{text}; {wrong}" if (wrong := str(report.counts)) else text

@@ -6,15 +6,17 @@ They take arrays, and tensors as well: given tensors, they return tensors.
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from functools import wraps
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.compat.arguments import arrays_or_tensors, as_array
+from mirror_rt.compat.arguments import F, arrays_or_tensors, as_array, as_tensor
 from mirror_rt.errors import ConfigError
 from mirror_rt.vectors import quantization
 from mirror_rt.vectors.normalization import normalize_rows
@@ -34,6 +36,7 @@ __all__ = [
     "pairwise_euclidean_sim",
     "pairwise_manhattan_sim",
     "paraphrase_mining",
+    "paraphrase_mining_embeddings",
     "pytorch_cos_sim",
     "quantize_embeddings",
     "semantic_search",
@@ -79,11 +82,26 @@ def function_named(name: Any) -> SimilarityFunction:
     return SimilarityFunction(value)
 
 
-@arrays_or_tensors
+def _as_the_original(function: F) -> F:
+    """Let a function of arrays or tensors return a tensor wherever torch is imported."""
+    call = arrays_or_tensors(function)
+
+    @wraps(function)
+    def compare(*args: Any) -> Any:
+        found = call(*args)
+        return (
+            as_tensor(found) if "torch" in sys.modules and isinstance(found, np.ndarray) else found
+        )
+
+    return cast(F, compare)
+
+
+@_as_the_original
 def similarity(name: SimilarityFunction | str, a: Any, b: Any) -> Floats:
     """Compare all rows of `a` [n, D] with all rows of `b` [m, D]: float32 [n, m].
 
-    Distances are negative: the larger the value, the closer the rows.
+    Distances are negative: the larger the value, the closer the rows. Where torch is imported, the
+    result is a tensor, as in the original, and else an array.
     """
     name, left, right = _rows(name, a, b)
     if name in ("cosine", "dot"):
@@ -91,7 +109,7 @@ def similarity(name: SimilarityFunction | str, a: Any, b: Any) -> Floats:
     return -np.stack([_distances(name, row[None], right) for row in left])
 
 
-@arrays_or_tensors
+@_as_the_original
 def pairwise_similarity(name: SimilarityFunction | str, a: Any, b: Any) -> Floats:
     """Compare the rows of `a` [n, D] with the same rows of `b` [n, D]: float32 [n]."""
     name, left, right = _rows(name, a, b)
@@ -204,7 +222,25 @@ def paraphrase_mining(
         nearest.
     """
     options |= {"show_progress_bar": show_progress_bar, "batch_size": batch_size}
-    embeddings = model.encode(sentences, **options)
+    return paraphrase_mining_embeddings(
+        model.encode(sentences, **options),
+        query_chunk_size,
+        corpus_chunk_size,
+        max_pairs,
+        top_k,
+        score_function,
+    )
+
+
+def paraphrase_mining_embeddings(
+    embeddings: Any,
+    query_chunk_size: int = 5000,
+    corpus_chunk_size: int = 100_000,
+    max_pairs: int = 500_000,
+    top_k: int = 100,
+    score_function: Compare = cos_sim,
+) -> list[list[float | int]]:
+    """Find the pairs of rows of [n, D] that are most alike; see `paraphrase_mining`."""
     pairs: dict[tuple[int, int], float] = {}
     row = 0
     for best in _best(embeddings, embeddings, query_chunk_size, top_k + 1, score_function):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any, Never, Protocol, Unpack
+from typing import Any, Literal, Never, Protocol, Unpack, overload
 
 import numpy.typing as npt
 
@@ -98,6 +98,40 @@ class BatchEncoder:
             self.pipeline.tokenizer.pieces(prompt + text, special_tokens=special_tokens)
             for text in _valid_texts(inputs)
         ]
+
+    @overload
+    def encode(
+        self,
+        inputs: str | Iterable[str],
+        batch_size: int = ...,
+        normalize_embeddings: bool | None = ...,
+        show_progress_bar: bool | None = ...,
+        truncate_dim: int | None = ...,
+        *,
+        precision: Literal["float32"] = ...,
+        ranges: npt.ArrayLike | None = ...,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        on_too_long: OnTooLong = ...,
+        errors: OnError = ...,
+    ) -> Vectors: ...
+
+    @overload
+    def encode(
+        self,
+        inputs: str | Iterable[str],
+        batch_size: int = ...,
+        normalize_embeddings: bool | None = ...,
+        show_progress_bar: bool | None = ...,
+        truncate_dim: int | None = ...,
+        *,
+        precision: EmbeddingPrecision,
+        ranges: npt.ArrayLike | None = ...,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        on_too_long: OnTooLong = ...,
+        errors: OnError = ...,
+    ) -> Embeddings: ...
 
     def encode(  # noqa: D417  # the others have their descriptions in one place
         self,

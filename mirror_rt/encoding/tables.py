@@ -11,8 +11,8 @@ from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, DataError, require
 from mirror_rt.io.arrow import holds_texts, vector_array
 from mirror_rt.io.vectors import invalid_rows
-from mirror_rt.pipeline.options import EncodeKeywords
-from mirror_rt.pipeline.results import EncodedTexts
+from mirror_rt.pipeline.options import FLOATS, EncodeKeywords
+from mirror_rt.pipeline.results import EncodedTexts, RowCounts
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.tokens.windows import TextWindow, with_results
 
@@ -43,9 +43,9 @@ class TableEncoder:
         self.columns = None if columns is None else list(columns)
         self._pyarrow = require("pyarrow", extra="tables", purpose="encoding a table")
         self._pipeline = encoder.pipeline
-        self._null_invalid = "errors" not in options
-        if self._null_invalid:  # codes have no NaN: their texts without a vector are masked below
-            of_floats = options.get("precision", "float32") in ("float32", "float16")
+        self._null_invalid, self._zeros = "errors" not in options, options.get("errors") == "zero"
+        if self._null_invalid or self._zeros:  # codes have no NaN, which is what is counted below
+            of_floats = options.get("precision", "float32") in FLOATS
             options["errors"] = "nan" if of_floats else "zero"
         self._plan = self._pipeline.plan(**options)
 
@@ -81,13 +81,18 @@ class TableEncoder:
         return self._pyarrow.schema([*fields, self.vector_field])
 
     def encode(
-        self, stream: Iterable[Any], *, on_run: Callable[[PaddedBatch], object] | None = None
+        self,
+        stream: Iterable[Any],
+        *,
+        on_run: Callable[[PaddedBatch], object] | None = None,
+        on_rows: Callable[[RowCounts], object] = lambda counts: None,
     ) -> Iterator[Any]:
         """Yield each record batch with its vectors; the next one is tokenised while one runs.
 
         Args:
             stream: `pyarrow.RecordBatch`, of some thousand rows each for the best speed.
             on_run: called with every batch of token ids that has run.
+            on_rows: called with the counts of each record batch.
         """
 
         def encode(drawn: Iterator[tuple[Any, TextWindow]]) -> Iterator[EncodedTexts]:
@@ -95,6 +100,7 @@ class TableEncoder:
             return self._pipeline.encode_windows(windows, self._plan, on_run=on_run)
 
         for (batch, window), encoded in with_results(self._windows(stream), encode):
+            on_rows(RowCounts.of(window, encoded))
             yield self._joined(batch, window, encoded.embeddings)
 
     def _windows(self, stream: Iterable[Any]) -> Iterator[tuple[Any, TextWindow]]:
@@ -106,6 +112,8 @@ class TableEncoder:
 
     def _joined(self, batch: Any, window: TextWindow, vectors: Any) -> Any:
         mask = invalid_rows(vectors)
+        if self._zeros:
+            vectors[mask], mask = 0, np.zeros_like(mask)
         if self._null_invalid:
             mask[np.fromiter(window.invalid, dtype=np.intp)] = True
         schema = self.schema(batch.schema)

@@ -43,7 +43,8 @@ def attempts(options: LoadOptions) -> list[list[str]]:
     """
     asked = options.providers
     if asked != "auto":
-        onnxruntime = import_onnxruntime(f"running a bundle under {asked}")
+        extra = "gpu" if "cuda" in str(asked).lower() else "cpu|gpu"
+        onnxruntime = import_onnxruntime(f"running a bundle under {asked}", extra)
         return candidates(asked, onnxruntime, allow_fallback=options.allow_fallback)
     if not options.for_cards and no_card():
         return [[NATIVE], [CPU]]

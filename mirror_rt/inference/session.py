@@ -204,14 +204,14 @@ def _state(path: Path) -> FileState | None:
     return None if found is None or path.is_dir() else (*found[:4], 0)
 
 
-def import_onnxruntime(purpose: str = "running a bundle") -> Any:
+def import_onnxruntime(purpose: str = "running a bundle", extra: str = "cpu|gpu") -> Any:
     """Import onnxruntime, or raise an error that says which extra installs it.
 
     From 1.29 on it reports how it is used to Microsoft, unless a variable forbids it before it is
     imported. An encoder should ask the network for nothing, so the variable is set, unless it is.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    return require("onnxruntime", extra="cpu|gpu", purpose=purpose)
+    return require("onnxruntime", extra=extra, purpose=purpose)
 
 
 def onnxruntime_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:

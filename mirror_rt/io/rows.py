@@ -42,8 +42,13 @@ class RowFormat(ABC):
         """Return the names of the fields."""
 
     @abstractmethod
-    def numbered(self, path: Source, *fields: str) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        """Yield each row's number (of its line, where it has one) and its values of the fields."""
+    def numbered(
+        self, path: Source, *fields: str, missing: str | None = None
+    ) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        """Yield each row's number (of its line, where it has one) and its values of the fields.
+
+        An object may lack the field `missing`, which is None then, and no other.
+        """
 
     @abstractmethod
     def batches(
@@ -66,7 +71,9 @@ class _Lines(RowFormat):
     def names(self, path: Source) -> list[str]:
         return []
 
-    def numbered(self, path: Source, *fields: str) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    def numbered(
+        self, path: Source, *fields: str, missing: str | None = None
+    ) -> Iterator[tuple[int, tuple[Any, ...]]]:
         return ((number, (line,)) for number, line in enumerate(iter_lines(path), 1))
 
     def batches(
@@ -90,9 +97,11 @@ class _Objects(RowFormat):
         _, first = next(self.read(path), (0, dict[str, Any]()))
         return list(first)
 
-    def numbered(self, path: Source, *fields: str) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        for number, one in self.read(path, *fields):
-            yield number, tuple(one[field] for field in fields)
+    def numbered(
+        self, path: Source, *fields: str, missing: str | None = None
+    ) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        for number, one in self.read(path, *(name for name in fields if name != missing)):
+            yield number, tuple(one.get(name) for name in fields)
 
     def batches(
         self, file: StoredFile, group: int, text: str, wanted: list[str] | None, rows: int
@@ -100,10 +109,14 @@ class _Objects(RowFormat):
         """Read twice: the types of the columns follow from all of the values."""
         pyarrow = require("pyarrow", extra="tables", purpose="a dataset")
 
+        there = False
+
         def groups() -> Iterator[list[dict[str, Any]]]:
-            for objects in in_groups((one for _, one in self.read(file, text)), rows):
+            nonlocal there
+            for objects in in_groups((one for _, one in self.read(file)), rows):
                 for one in objects:
-                    if not (isinstance(one[text], str) and is_unicode(one[text])):
+                    there = there or text in one
+                    if not (isinstance(value := one.get(text), str) and is_unicode(value)):
                         one[text] = None  # which has no vector
                 yield objects
 
@@ -114,6 +127,8 @@ class _Objects(RowFormat):
                 [{name: one.get(name) for name in names} for one in objects]
             )
             schema = pyarrow.unify_schemas([schema, found.schema], promote_options="permissive")
+        if len(schema) and not there:
+            raise DataError(f"{file}: no object has the field {text!r}")
         if len(schema) and pyarrow.types.is_null(schema.field(text).type):
             schema = schema.set(schema.get_field_index(text), pyarrow.field(text, pyarrow.string()))
         for objects in groups():
@@ -130,7 +145,9 @@ class _Cells(RowFormat):
         _, header = next(self.read(path), (1, list[str]()))
         return header
 
-    def numbered(self, path: Source, *fields: str) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    def numbered(
+        self, path: Source, *fields: str, missing: str | None = None
+    ) -> Iterator[tuple[int, tuple[Any, ...]]]:
         rows = self.read(path)
         _, header = next(rows, (1, list[str]()))
         indices = column_indices(path, header, fields)
@@ -157,7 +174,9 @@ class _Parquet(RowFormat):
         with open_parquet(path) as file:
             return list(file.schema_arrow.names)
 
-    def numbered(self, path: Source, *fields: str) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    def numbered(
+        self, path: Source, *fields: str, missing: str | None = None
+    ) -> Iterator[tuple[int, tuple[Any, ...]]]:
         return enumerate(iter_parquet(path, *fields), 1)
 
     def batches(

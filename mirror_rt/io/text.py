@@ -33,18 +33,33 @@ def iter_lines(path: Source) -> Iterator[str]:
     is not UTF-8 text, or has a line of more than 64 MiB, is a DataError that names the line.
     """
     with _open(path) as file:
-        for number, raw in enumerate(iter(partial(file.readline, LINE + 1), b""), 1):
-            _check_size(path, number, len(raw), "bytes")
-            try:
-                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{path}, line {number}: not UTF-8 (byte 0x{raw[error.start]:02x} at position "
-                    f"{error.start}); convert it first, for example with iconv -t UTF-8"
-                ) from error
-            if "\0" in text:
-                raise DataError(f"{path}, line {number}: a NUL byte; this is not a text file")
+        for text in _decoded(path, file):
             yield text.removesuffix("\n").removesuffix("\r")
+
+
+def _decoded(path: Source, file: IO[bytes]) -> Iterator[str]:
+    """Yield checked lines with their ends."""
+    for number, raw in enumerate(iter(partial(file.readline, LINE + 1), b""), 1):
+        if len(raw) > LINE:
+            raise DataError(
+                f"{path}, line {number}: more than {LINE:,} bytes; this is no file of texts, or "
+                "its lines end in something else than a newline"
+            )
+        try:
+            text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise _not_utf8(path, f", line {number}", error) from error
+        if "\0" in text:
+            raise DataError(f"{path}, line {number}: a NUL byte; this is not a text file")
+        yield text
+
+
+def _not_utf8(path: Source, where: str, error: UnicodeDecodeError) -> DataError:
+    return DataError(
+        f"{path}{where}: not UTF-8 (byte 0x{error.object[error.start]:02x} at position "
+        f"{error.start}); convert it first: iconv -f ENCODING -t UTF-8 FILE > NEW, where ENCODING "
+        "is what wrote it, such as WINDOWS-1252, ISO-8859-2 or UTF-16"
+    )
 
 
 def numbered_objects(path: Source, *fields: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -75,7 +90,7 @@ def numbered_items(path: Source, *fields: str) -> Iterator[tuple[int, dict[str, 
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 ({error.reason}); convert it first") from error
+        raise _not_utf8(path, "", error) from error
     try:
         items = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -113,23 +128,18 @@ def numbered_csv(path: Source, delimiter: str | None = None) -> Iterator[tuple[i
     # The csv module has one limit on the size of a cell for the whole process. It is only ever
     # raised, never lowered, so that what can be read does not depend on what was read before.
     csv.field_size_limit(max(csv.field_size_limit(), LINE))
-    with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-        lines = iter(partial(text.readline, LINE + 1), "")
-        reader = None
+    with _open(path) as file:
+        # A lone carriage return ends a line, too.
+        split = (io.StringIO(line, newline="") for line in _decoded(path, file))
+        lines, reader = chain.from_iterable(split), None
         try:
-            checked = _checked_lines(path, lines)
-            first = next(checked, "")
+            first = next(lines, "")
             delimiter = delimiter or ("\t" if "\t" in first else ",")
-            reader = csv.reader(chain([first], checked), delimiter=delimiter, strict=True)
+            reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
             yield from ((reader.line_num, row) for row in reader if row)
         except csv.Error as error:
             raise DataError(
                 f"{path}, line {reader.line_num if reader else 1}: not CSV: {error}"
-            ) from error
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path}, after line {reader.line_num if reader else 0}: not UTF-8 "
-                f"({error.reason}); convert it first, for example with iconv -t UTF-8"
             ) from error
 
 
@@ -143,22 +153,6 @@ def column_indices(path: Source, header: Sequence[str], columns: Sequence[str]) 
             problem = f"no column {column!r}" if found == 0 else f"{found} columns {column!r}"
             raise DataError(f"{path} has {problem}; its columns are {', '.join(header)}")
     return tuple(header.index(column) for column in columns)
-
-
-def _check_size(path: Source, number: int, size: int, unit: str) -> None:
-    if size > LINE:
-        raise DataError(
-            f"{path}, line {number}: more than {LINE:,} {unit}; this is no file of texts, or "
-            "its lines end in something else than a newline"
-        )
-
-
-def _checked_lines(path: Source, lines: Iterator[str]) -> Iterator[str]:
-    for number, line in enumerate(lines, 1):
-        _check_size(path, number, len(line), "characters")
-        if "\0" in line:
-            raise DataError(f"{path}, line {number}: a NUL byte; this is not a text file")
-        yield line
 
 
 def check_columns(path: Source, header: Sequence[str]) -> None:

@@ -34,7 +34,7 @@ class VectorSink(ABC):
 
     Attributes:
         rows: number of rows so far.
-        summary: numbers of all rows and of invalid ones, dimension and dtype; empty at first.
+        summary: dimension and dtype; empty at first.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -49,9 +49,7 @@ class VectorSink(ABC):
         """
         self._write(vectors, range(self.rows, self.rows + len(vectors)) if ids is None else ids)
         self.rows += len(vectors)
-        invalid = self.summary.get("invalid", 0) + int(np.count_nonzero(invalid_rows(vectors)))
-        self.summary = {"rows": self.rows, "invalid": invalid}
-        self.summary |= {"dimension": vectors.shape[1], "dtype": str(vectors.dtype)}
+        self.summary = {"dimension": vectors.shape[1], "dtype": str(vectors.dtype)}
 
     @abstractmethod
     def _write(self, vectors: Embeddings, ids: Ids) -> None:

@@ -20,7 +20,8 @@ def as_list(inputs: Any) -> list[Any]:
         return [inputs]
     if reason := why_no_texts(inputs):
         raise InvalidTextError([(0, f"expected str or an iterable of str, got {reason}")])
-    return list(inputs)
+    columns = getattr(inputs, "to_pylist", None)  # of an array of pyarrow, whose items are no str
+    return list(inputs) if columns is None else list(columns())
 
 
 def check_stream(inputs: Any, window: int) -> None:

@@ -16,6 +16,7 @@ from mirror_rt.vectors.quantization import EmbeddingPrecision, Quantizer
 
 __all__ = ["EncodeKeywords", "EncodeOptions", "EncodePlan", "ModelDefaults", "OnError", "OnTooLong"]
 
+FLOATS = ("float32", "float16")  # the precisions that have a NaN
 OnError = Literal["raise", "nan", "zero"]
 _ON_TOO_LONG, _ON_ERROR = get_args(OnTooLong), get_args(OnError)
 

@@ -35,6 +35,8 @@ __all__ = ["EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
 
 logger = logging.getLogger("mirror_rt")
 
+_MANY_TOKENS = 50  # of which a share says something
+
 
 class Pipeline:
     """Takes texts through a model, window by window.
@@ -105,6 +107,7 @@ class Pipeline:
             return self.tokenize(window, plan, stop)
         if not rows.as_given:
             self._report(rows, plan)
+        self._report_unknown(rows.tokens)
         return rows
 
     def pad(self, tokens: RaggedTokens, rows: Indices | None = None) -> PaddedBatch:
@@ -317,6 +320,19 @@ class Pipeline:
             split = rows.chunks[rows.chunks > 1]
             message = f"{too_long} encoded in %d chunks (said once)"
             self._say_once(logging.INFO, message, len(split), n, limit, int(split.sum()))
+
+    def _report_unknown(self, tokens: RaggedTokens) -> None:
+        """Log that a model hardly knows what it is given, if that is enough to tell."""
+        own = len(tokens.ids) - self.tokenizer.special_tokens * len(tokens)
+        if own < _MANY_TOKENS:
+            return
+        unknown = int(np.count_nonzero(tokens.ids == self.tokenizer.unknown_id))
+        if 2 * unknown > own:
+            message = (
+                f"%d of %d tokens of these {self.unit} are unknown to the model, which was not "
+                "made for their language or script: its vectors say little (said once)"
+            )
+            self._say_once(logging.WARNING, message, unknown, own)
 
     def _say_once(self, level: int, message: str, *values: int) -> None:
         with self._saying:

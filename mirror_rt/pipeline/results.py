@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mirror_rt.io.vectors import invalid_rows
 from mirror_rt.pipeline.options import EncodePlan
+from mirror_rt.tokens.windows import TextWindow
 from mirror_rt.vectors.quantization import Embeddings
 
 Indices = npt.NDArray[np.int64]
@@ -33,6 +36,81 @@ class EncodedTexts:
     truncated: npt.NDArray[np.bool_]
 
 
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowCounts:
+    """Which rows of a job have no vector, or one of a part of their text.
+
+    Attributes:
+        rows: number of rows.
+        invalid: number of rows without a vector, which are NaN, null or zeros in the output.
+        empty: number of these that have no text, or a blank one.
+        cut: number of rows whose text was cut to fit.
+        first: the first rows of each kind, by its name: counted from 1, in datasets PART:ROW.
+    """
+
+    rows: int = 0
+    invalid: int = 0
+    empty: int = 0
+    cut: int = 0
+    first: Mapping[str, list[Any]] = field(default_factory=dict)
+
+    @property
+    def vectors(self) -> int:
+        """Number of rows that have a vector."""
+        return self.rows - self.invalid
+
+    @classmethod
+    def of(cls, window: TextWindow, encoded: EncodedTexts) -> RowCounts:
+        """Count the rows of a window."""
+        invalid = (encoded.chunks == 0) | invalid_rows(encoded.embeddings)
+        empty = [
+            i
+            for i in np.flatnonzero(invalid).tolist()
+            if (text := window.texts[i]) is None or (isinstance(text, str) and not text.strip())
+        ]
+        kinds = {
+            "invalid": np.flatnonzero(invalid).tolist(),
+            "empty": empty,
+            "cut": np.flatnonzero(encoded.truncated).tolist(),
+        }
+        first = {
+            kind: [window.start + i + 1 for i in found[:SHOWN]]
+            for kind, found in kinds.items()
+            if found
+        }
+        counts = {kind: len(found) for kind, found in kinds.items()}
+        return cls(rows=len(window.texts), **counts, first=first)
+
+    def __add__(self, other: RowCounts) -> RowCounts:
+        """Add the counts of rows that come after these."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in COUNTED}
+        kinds = {**self.first, **other.first}
+        first = {
+            kind: [*self.first.get(kind, ()), *other.first.get(kind, ())][:SHOWN] for kind in kinds
+        }
+        return RowCounts(**sums, first=first)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """Say what is not as it should be; "" where nothing is."""
+        words = {"invalid": "could not be encoded", "empty": "are empty", "cut": "were cut to fit"}
+        return "; ".join(
+            f"{getattr(self, kind)} {said} (rows {', '.join(map(str, self.first.get(kind, ())))}"
+            f"{' ...' if getattr(self, kind) > SHOWN else ''})"
+            for kind, said in words.items()
+            if getattr(self, kind)
+        )
+
+
+COUNTED = ("rows", "invalid", "empty", "cut")
+
+
 def empty_texts(n: int, columns: int, dtype: npt.DTypeLike) -> EncodedTexts:
     """Allocate arrays for n texts whose embeddings have `columns` columns."""
     return EncodedTexts(
@@ -45,8 +123,8 @@ def empty_texts(n: int, columns: int, dtype: npt.DTypeLike) -> EncodedTexts:
 
 def place(part: EncodedTexts, rows: slice | npt.NDArray[np.int64], whole: EncodedTexts) -> None:
     """Copy a part into its rows of the whole."""
-    for field in fields(EncodedTexts):
-        getattr(whole, field.name)[rows] = getattr(part, field.name)
+    for one in fields(EncodedTexts):
+        getattr(whole, one.name)[rows] = getattr(part, one.name)
 
 
 def join(parts: Iterable[EncodedTexts], n: int, plan: EncodePlan) -> EncodedTexts:

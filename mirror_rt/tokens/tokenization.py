@@ -93,6 +93,10 @@ class TextTokenizer:
         self._tokenizer = tokenizer.from_str(tokenizer.to_str()) if copy else tokenizer
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        name = getattr(tokenizer.model, "unk_token", None) or "<unk>"
+        found = tokenizer.token_to_id(name)
+        self.unknown_id = -1 if found is None else found
+        """The token id of what the tokenizer does not know; -1 for none."""
         self.left_out = -1
         """The token id that is left out of every text; -1 for none."""
         self.why_empty = "it has no tokens"
@@ -113,6 +117,8 @@ class TextTokenizer:
             )
         self._cut_at(max_length)
         self.max_length = max_length
+        self.special_tokens = special
+        """Special tokens that are put around a text."""
         self.clip_characters = _CLIP_CHARACTERS_PER_TOKEN * max_length
         """Most characters that are tokenised at once: 64 per token of the limit."""
         self.most_characters = _SECOND_CLIP * max_length
@@ -138,9 +144,8 @@ class TextTokenizer:
     def leave_out_special(self, *, unknown: bool) -> None:
         """Put no special tokens around texts; with `unknown`, leave unknown tokens out, too."""
         self._tokenizer.post_processor = None
-        name = getattr(self._tokenizer.model, "unk_token", None) if unknown else None
-        found = None if name is None else self._tokenizer.token_to_id(name)
-        self.left_out = -1 if found is None else found
+        self.special_tokens = 0
+        self.left_out = self.unknown_id if unknown else -1
         # BERT's normaliser takes half the time of tokenising. Of printable ASCII it changes case
         # alone, which another does in less; a static encoder has little else to do.
         if type(normalizer := self._tokenizer.normalizer).__name__ == "BertNormalizer":

@@ -27,8 +27,9 @@ class SearchResult(NamedTuple):
 
     Attributes:
         scores: float32 [q, k], dot products.
-        indices: int64 [q, k], rows of the corpus; -1 (with a score of -inf) if fewer than k rows
-            have a score, since a row of NaN has none.
+        indices: int64 [q, k], rows of the corpus. k is at most the number of rows that have a
+            score, which a row of NaN has not; -1 (with a score of -inf) stands for none where a row
+            with infinity gives some queries a score and others none.
     """
 
     scores: Floats
@@ -53,13 +54,14 @@ def search(
     *,
     ranges: npt.ArrayLike | None = None,
     rescore: int = 4,
+    mask: npt.ArrayLike | None = None,
 ) -> SearchResult:
     """Find the k rows of `corpus` with the largest dot product (the cosine, for unit vectors).
 
     Every row of the corpus is compared, but the corpus is never copied as a whole, so it may be a
     `numpy.memmap`. Queries stay float, so only the corpus loses accuracy by quantisation:
 
-    - float32, float16 [n, D]: exact (float16 in the precision of its values).
+    - floats [n, D]: exact (float16 in the precision of its values, float64 in float32).
     - `int8`, `uint8` codes [n, D]: the dot product with the middle of each code's step.
     - `binary`, `ubinary` bits [n, D / 8]: `k * rescore` rows by Hamming distance to the signs of
       the query, then the dot product of the query with their signs, divided by sqrt(D).
@@ -71,9 +73,11 @@ def search(
         ranges: [2, D], ranges that the `int8` or `uint8` codes were made with; None for
             `unit_ranges`.
         rescore: factor of the candidates of binary precisions (see above), at least 1.
+        mask: bool [n], the rows of the corpus to look among; None for all. Of codes and bits these
+            rows are copied.
 
     Returns:
-        Scores and indices [q, k]; [k] for a single query [D].
+        Scores and indices [q, k], fewer where fewer rows have a score; [k] for one query [D].
 
     Raises:
         ConfigError: an argument has an unusable type, shape or value.
@@ -88,14 +92,17 @@ def search(
         raise ConfigError(f"corpus must be an array [n, D], got {found}")
     if k < 1 or rescore < 1:
         raise ConfigError(f"k and rescore must be at least 1, got {k} and {rescore}")
-    k = min(k, len(corpus))
+    chosen = _chosen(mask, len(corpus))
+    if chosen is not None and not np.issubdtype(corpus.dtype, np.floating):
+        corpus = corpus[chosen]
+    k = min(k, len(corpus) if chosen is None else len(chosen))
     if k == 0 or len(rows) == 0:
         result = _empty(len(rows), k)
-    elif corpus.dtype in (np.float32, np.float16):
+    elif np.issubdtype(corpus.dtype, np.floating):
         _check_dimensions(rows.shape[1], corpus.shape[1])
-        result = _search_floats(rows, corpus, k)
+        result = _search_floats(rows, corpus, k, chosen)
     elif corpus.dtype not in (np.int8, np.uint8):
-        raise ConfigError(f"corpus must be float32, float16, int8 or uint8, got {corpus.dtype}")
+        raise ConfigError(f"corpus must be floats, int8 or uint8, got {corpus.dtype}")
     elif corpus.shape[1] == rows.shape[1]:
         dim = corpus.shape[1]
         known = unit_ranges(dim) if ranges is None else checked_ranges(ranges, dim)
@@ -107,20 +114,43 @@ def search(
             f"a corpus of {corpus.shape[1]} bytes a row is neither codes nor bits of the queries' "
             f"{rows.shape[1]} dimensions"
         )
+    if chosen is not None and not np.issubdtype(corpus.dtype, np.floating):
+        result = result._replace(indices=chosen[result.indices])
+    most = int((result.indices >= 0).sum(axis=1).max()) if len(rows) else k
+    result = SearchResult(result.scores[:, :most], result.indices[:, :most])
     return SearchResult(*(part[0] for part in result)) if np.ndim(queries) == 1 else result
 
 
-def _search_floats(queries: Floats, corpus: npt.NDArray[Any], k: int) -> SearchResult:
+def _chosen(mask: npt.ArrayLike | None, rows: int) -> Indices | None:
+    """Return the rows of a mask; None for all."""
+    if mask is None:
+        return None
+    wanted = np.asarray(mask)
+    if wanted.dtype != np.bool_ or wanted.shape != (rows,):
+        found = f"{wanted.dtype} {list(wanted.shape)}"
+        raise ConfigError(field="mask", expected=f"bool [{rows}], one for each row", value=found)
+    return np.flatnonzero(wanted)
+
+
+def _search_floats(
+    queries: Floats, corpus: npt.NDArray[Any], k: int, chosen: Indices | None
+) -> SearchResult:
     # numpy computes the products, since its BLAS is as fast as the machine allows. C++ picks the
     # best of them, which in numpy would take a quarter longer (benchmarks/encode/vector_ops.py).
-    best = _empty(len(queries), k)
+    best, left_out = _empty(len(queries), k), None
+    if chosen is not None:
+        left_out = np.ones(len(corpus), np.bool_)
+        left_out[chosen] = False
     for q in range(0, len(queries), _BLOCK_QUERIES):
         some = queries[q : q + _BLOCK_QUERIES]
         heaps = _empty(len(some), k)
         step = min(_BLOCK_ROWS, max(256, _BLOCK_SCORES // len(some)))
         for first in range(0, len(corpus), step):
             block = corpus[first : first + step].astype(np.float32, copy=False)
-            _core.keep_best(some @ block.T, first, *heaps)
+            scores = some @ block.T
+            if left_out is not None:
+                scores[:, left_out[first : first + step]] = np.nan  # which is no score
+            _core.keep_best(scores, first, *heaps)
         best.scores[q : q + len(some)], best.indices[q : q + len(some)] = _sorted(*heaps)
     return best
 

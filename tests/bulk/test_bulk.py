@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from mirror_rt import (
     ProcessGroupError,
 )
 from mirror_rt.bulk import BulkConfig, encode_file
+from mirror_rt.bulk.job import JobFolder
 from mirror_rt.bulk.plan import window_characters
 from mirror_rt.bulk.reading import count_records
 from mirror_rt.bulk.workers import _interrupts_held
@@ -228,10 +230,10 @@ def interrupt_after(monkeypatch, parts, error):
 
     save = JobFolder.save
 
-    def save_or_fail(job, vectors, ids):
+    def save_or_fail(job, *saved):
         if job.parts == parts:
             raise error
-        save(job, vectors, ids)
+        save(job, *saved)
 
     monkeypatch.setattr(JobFolder, "save", save_or_fail)
 
@@ -339,8 +341,8 @@ def test_a_killed_worker_is_an_error_and_no_process_stays(bundle, tmp_path, monk
     source = many(tmp_path, 2_000)
     save = run.JobFolder.save
 
-    def save_and_kill(job, vectors, ids):
-        save(job, vectors, ids)
+    def save_and_kill(job, *saved):
+        save(job, *saved)
         for process in multiprocessing.active_children():
             process.kill()  # which allows for one that has just been waited for
 
@@ -437,6 +439,66 @@ def test_an_unusable_text_far_into_the_file(bundle, tmp_path):
         config(bundle, path, tmp_path / "v.npy", window=100, options={"errors": "nan"}, resume=True)
     )
     assert (report.rows, report.resumed, report.invalid) == (251, 200, 1)
+
+
+ROWS = ["river " * 400, "", None, 7, "town", " ", "", "", "", "", "hill"]
+COUNTS = {"rows": 11, "invalid": 8, "empty": 7, "cut": 1,
+          "first": {"invalid": [2, 3, 4, 6, 7], "empty": [2, 3, 6, 7, 8], "cut": [1]}}  # fmt: skip
+
+
+@pytest.mark.parametrize("errors", ["nan", "zero"])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_job_counts_what_has_no_whole_vector(bundle, tmp_path, errors, processes, monkeypatch):
+    """Whatever takes the place of a vector, and also over an interruption."""
+    path = write(tmp_path / "in.jsonl", [{"id": i, "body": row} for i, row in enumerate(ROWS)])
+    (tmp_path / "in.jsonl").write_text(path.read_text().replace(', "body": null', ""))
+    run = config(bundle, path, tmp_path / "v.npy", window=4, processes=processes, resume=True,
+                 options={"errors": errors})  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(JobFolder, "assemble", Mock(side_effect=OSError("full")))
+        with pytest.raises(OSError, match="11 texts are saved"):
+            encode_file(run)
+    report = encode_file(run)
+    assert report.counts.to_dict() == COUNTS
+    assert (report.resumed, report.counts.vectors) == (11, 3)
+    bad = np.load(tmp_path / "v.npy")[[1, 2, 3, *range(5, 10)]]
+    assert np.isnan(bad).all() if errors == "nan" else not bad.any()
+
+
+def test_the_command_line_names_the_rows(bundle, tmp_path, cli):
+    path = write(tmp_path / "in.jsonl", [{"body": row} for row in ROWS])
+    done = cli("encode", bundle, "--input", path, "--text-field", "body",
+               "--output", "-", "--errors", "nan", "--precision", "float16")  # fmt: skip
+    assert ("; 8 could not be encoded (rows 2, 3, 4, 6, 7 ...); 7 are empty (rows 2, 3, 6, 7, 8 "
+            "...); 1 were cut to fit (rows 1)\n") in done.err  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["in.parquet", "in.jsonl"])
+def test_a_column_without_texts_is_no_output(bundle, tmp_path, name):
+    path = write(tmp_path / name, [{"id": 1, "body": 7}, {"id": 2, "body": 8}])
+    with pytest.raises(DataError, match="none of its 2 rows has a text that can be encoded"):
+        encode_file(config(bundle, path, tmp_path / "v.npy", options={"errors": "zero"}))
+    assert not (tmp_path / "v.npy").exists()
+
+
+@pytest.mark.parametrize("pair", [("zero", "nan"), ("nan", "zero"), ("zero", "raise")])
+def test_what_becomes_of_a_bad_text_may_change(bundle, tmp_path, pair, monkeypatch):
+    path = write(tmp_path / "in.jsonl", [{"id": 1, "body": "river"}, {"id": 2, "body": ""}])
+    first, then = (
+        config(bundle, path, tmp_path / "v.npy", resume=True, options={"errors": one})
+        for one in pair
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(JobFolder, "assemble", Mock(side_effect=OSError("full")))
+        with pytest.raises(OSError, match="2 texts are saved"):
+            encode_file(first)
+    if pair[1] == "raise":
+        with pytest.raises(DataError, match=r"rows without a vector: 1 could not .*\(rows 2\)"):
+            encode_file(then)
+        return
+    encode_file(then)
+    bad = np.load(tmp_path / "v.npy")[1]
+    assert np.isnan(bad).all() if pair[1] == "nan" else not bad.any()
 
 
 @pytest.mark.parametrize(

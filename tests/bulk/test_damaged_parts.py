@@ -35,10 +35,10 @@ def test_it_goes_on_at_the_damaged_part(bundle, tmp_path, monkeypatch, caplog, d
     encode_file(config(tmp_path / "whole.npy"))
     save = JobFolder.save
 
-    def stop_at_the_last(job, vectors, ids):
+    def stop_at_the_last(job, *saved):
         if job.parts == 4:
             raise KeyboardInterrupt
-        save(job, vectors, ids)
+        save(job, *saved)
 
     with monkeypatch.context() as patch:
         patch.setattr(JobFolder, "save", stop_at_the_last)

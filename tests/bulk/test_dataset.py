@@ -235,3 +235,19 @@ def test_command(cli, bundle, dataset, tmp_path):
     for wrong in (["--id-field", "id"], ["--processes", "2"]):
         result = cli(*line, *wrong)
         assert (result.code, f"{wrong[0]} is for one file" in result.err) == (2, True)
+
+
+def test_a_dataset_counts_rows_without_a_vector_whatever_takes_its_place(bundle, tmp_path):
+    (tmp_path / "in").mkdir()
+    rows = '{"text": "the river"}\n{"text": " "}\n{"id": 1}\n'
+    (tmp_path / "in" / "a.jsonl").write_text(rows)
+    paths = (str(bundle), str(tmp_path / "in"), str(tmp_path / "out"))
+    report = encode_dataset(DatasetConfig(*paths, options={"errors": "zero"}))
+    places = ["a.jsonl-00000.parquet:2", "a.jsonl-00000.parquet:3"]
+    counts = {"rows": 3, "invalid": 2, "empty": 2, "cut": 0,
+              "first": {"invalid": places, "empty": places}}  # fmt: skip
+    assert report.counts.to_dict() == counts
+    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
+    assert counts.items() <= manifest.items()
+    with pytest.raises(DataError, match="no object has the field 'body'"):
+        encode_dataset(DatasetConfig(*paths[:2], str(tmp_path / "other"), "body"))

@@ -1,6 +1,7 @@
 """The class beside the real one of sentence-transformers: its arguments, and its results."""
 
 import inspect
+import sys
 import warnings
 
 import numpy as np
@@ -291,6 +292,7 @@ VECTORS = np.random.default_rng(0).normal(size=(12, 16)).astype(np.float32)
         lambda u, a, b: u.semantic_search(a, b, 2, score_function=u.euclidean_sim),
         lambda u, a, b: u.paraphrase_mining(Given(), np.stack(a), top_k=2),
         lambda u, a, b: u.paraphrase_mining(Given(), np.stack(a), max_pairs=5),
+        lambda u, a, b: u.paraphrase_mining_embeddings(torch.tensor(np.stack(a)), top_k=2),
         lambda u, a, b: u.quantize_embeddings(a, "int8"),
         lambda u, a, b: u.quantize_embeddings(a, "ubinary"),
         lambda u, a, b: u.quantize_embeddings(a, "uint8", calibration_embeddings=np.stack(b)),
@@ -299,8 +301,17 @@ VECTORS = np.random.default_rng(0).normal(size=(12, 16)).astype(np.float32)
 def test_functions_of_vectors_give_what_the_real_ones_give(call, kind):
     a, b = kind(VECTORS[:5]), kind(VECTORS[5:10])
     theirs, ours = call(real_util, a, b), call(util, a, b)
-    assert isinstance(ours, torch.Tensor) <= (kind is not np.asarray)
+    assert isinstance(ours, torch.Tensor) == isinstance(theirs, torch.Tensor)
     approx(ours, theirs)
+
+
+def test_a_comparison_is_a_tensor_where_torch_is(monkeypatch):
+    """Ported programs call methods of tensors on it."""
+    a, b = VECTORS[0], VECTORS[1]
+    assert float(util.cos_sim(a, b)) == pytest.approx(float(real_util.cos_sim(a, b)), abs=1e-6)
+    assert torch.topk(util.cos_sim(VECTORS, VECTORS), 1).indices.flatten().tolist() == [*range(12)]
+    monkeypatch.delitem(sys.modules, "torch")
+    assert isinstance(util.cos_sim(a, b), np.ndarray)
 
 
 def approx(ours, theirs):

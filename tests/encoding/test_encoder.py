@@ -221,3 +221,10 @@ def test_the_weights_stay_in_the_file_where_they_can(bundle, tmp_path):
     assert copied.pipeline.model.runner.graph.name == "model.onnx"
     texts = ["a river", "the old town hall by the river"]
     np.testing.assert_allclose(mapped.encode(texts), copied.encode(texts), atol=1e-6)
+
+
+def test_a_column_of_arrow_is_texts(bundle):
+    pyarrow = pytest.importorskip("pyarrow")
+    encoder = Encoder.load(bundle)
+    found = encoder.encode(pyarrow.chunked_array([["the river"], ["old town"]]))
+    np.testing.assert_array_equal(found, encoder.encode(["the river", "old town"]))

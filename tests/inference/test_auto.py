@@ -53,6 +53,11 @@ def test_a_provider_without_its_package_is_named(bundle, no_onnxruntime):
         Encoder.load(bundle, providers="cpu")
 
 
+def test_cuda_without_its_package_names_the_extra_with_cuda(bundle, no_onnxruntime):
+    with pytest.raises(MissingDependencyError, match=r"installed: pip install 'mirror-rt\[gpu\]'$"):
+        Encoder.load(bundle, providers="cuda")
+
+
 @pytest.fixture(scope="session")
 def int8_bundle(made_once, tiny_bert):
     """A tiny BERT in fp32 and int8."""

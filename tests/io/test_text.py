@@ -5,7 +5,7 @@ import pytest
 
 from mirror_rt import ConfigError, DataError, OutputExistsError
 from mirror_rt.io.rows import read_table
-from mirror_rt.io.text import iter_lines, numbered_objects
+from mirror_rt.io.text import iter_lines, numbered_csv, numbered_objects
 from mirror_rt.io.vectors import open_sink
 
 
@@ -20,6 +20,20 @@ def test_lines(tmp_path):
         tmp_path, b"\xef\xbb\xbffirst\r\n\n third \xc3\xa9\x85\nlast".replace(b"\x85", b"")
     )
     assert list(iter_lines(path)) == ["first", "", " third é", "last"]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_the_line_of_a_bad_byte_in_csv(tmp_path, end):
+    """It is that of the byte, however far a decoder reads ahead."""
+    lines = [b"text", *[b"a river, quietly flowing".replace(b",", b"")] * 14_999, b"caf\xe9"]
+    path = write(tmp_path, end.join(lines), "file.csv")
+    with pytest.raises(DataError, match=r"line 15001: not UTF-8 .*: iconv -f ENCODING -t UTF-8 "):
+        list(numbered_csv(path))
+
+
+def test_rows_of_csv_that_end_in_carriage_returns_alone(tmp_path):
+    path = write(tmp_path, b'a,b\r1,"x\ry"\r2,z', "file.csv")
+    assert [row for _, row in numbered_csv(path)] == [["a", "b"], ["1", "x\ry"], ["2", "z"]]
 
 
 def test_other_unicode_line_ends_stay_inside_the_line(tmp_path):

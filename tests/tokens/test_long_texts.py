@@ -111,6 +111,18 @@ def test_no_silent_truncation(bundle, caplog):
     ]
 
 
+def test_texts_that_the_model_does_not_know_are_said(bundle, caplog):
+    encoder = Encoder.load(bundle)
+    encoder.encode([*SHORT, "ሰላም ዓለም"])  # too little to tell
+    assert not caplog.messages
+    for _ in range(2):
+        encoder.encode(["ሰላም ዓለም"] * 40)
+    assert caplog.messages == [
+        "80 of 80 tokens of these texts are unknown to the model, which was not made for their "
+        "language or script: its vectors say little (said once)"
+    ]
+
+
 def test_info_of_texts_that_cannot_be_encoded(encoder):
     info = encoder.encode_with_info(["", SHORT[0], None], errors="nan")
     assert info.token_counts.tolist() == [0, 4, 0]

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from mirror_train.data.strings import has_word_list, load_training_data, word_list
     from mirror_train.data.thesaurus import load_thesaurus
     from mirror_train.data.training_data import TrainingData
-    from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, load_languages
     from mirror_train.languages.language_job import LanguageJob, LanguageResult
     from mirror_train.languages.tune_languages import tune_languages
     from mirror_train.loss.infonce import infonce
     from mirror_train.model.model_folder import DEFAULT_MODEL
     from mirror_train.model.torch_encoder import TorchEncoder
+    from mirror_train.recipes.base_models import LanguageRecipe, LanguageTable, load_languages
     from mirror_train.recipes.recipe import Recipe, load_recipe, recipe_names
     from mirror_train.training.run_config import TuneConfig
     from mirror_train.training.tune import TuneReport, tune
@@ -49,7 +49,7 @@ __getattr__ = lazy_exports(
     __all__,
     (
         "recipes.recipe",
-        "languages.base_models",
+        "recipes.base_models",
         "model.model_folder",
         "training.run_config",
         "data.training_data",

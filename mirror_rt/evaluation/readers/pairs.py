@@ -49,7 +49,7 @@ class ScoredPairs:
     scores: npt.NDArray[np.float64]
 
 
-def read_scored_pairs(path: Path) -> ScoredPairs:
+def read_scored_pairs(path: str | Path) -> ScoredPairs:
     """Read a table with a header: two text columns, and one of scores, such as `score`.
 
     The text columns are text1/text2 or another pair of `TEXT_COLUMNS`, or else the only two
@@ -59,6 +59,7 @@ def read_scored_pairs(path: Path) -> ScoredPairs:
         DataError: a column is missing, a text is empty, a score is not a finite number (the message
             names the line), or there are no rows.
     """
+    path = Path(path)
     table = read_table(path)
     score = find_column(table, SCORES, "scores")
     names = find_text_columns(table, score)

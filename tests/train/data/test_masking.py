@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirror_rt import ConfigError
 from mirror_rt.masking import mask_span
 
 
@@ -71,3 +72,8 @@ def test_the_mask_becomes_one_mask_token_of_each_tokenizer(fixture, request, rng
     for text in ("river", "the old town", "on"):
         masked = mask_span(text, length=2, mask_token=pretrained.mask_token, rng=rng)
         assert tokenizer([masked]).tokens.ids.tolist().count(mask_id) == 1
+
+
+def test_an_unknown_method_is_refused(rng):
+    with pytest.raises(ConfigError, match=r"method.*one of mask-token, half, .*'spans'"):
+        mask_span("a river", length=2, mask_token="_", rng=rng, method="spans")

@@ -1,6 +1,7 @@
 """Studies: each from end to end at small size, and what their tables say."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import re
@@ -9,12 +10,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mirror_rt import ConfigError
+from mirror_rt import ConfigError, __version__
 from mirror_rt.evaluation.run import Measure, Result
 from mirror_rt.evaluation.suites import Outcome
 from mirror_rt.evaluation.suites.base import scored_set
 from mirror_rt.evaluation.suites.sentences import AVERAGED
 from mirror_train import load_recipe, load_training_data
+from mirror_train.experiments import runner
+from mirror_train.experiments.code_identity import own_code, product_code
 from mirror_train.experiments.figures import t_interval
 from mirror_train.experiments.mirror_studies import STUDIES
 from mirror_train.experiments.paper_numbers import SENTENCES
@@ -25,6 +28,7 @@ from mirror_train.experiments.study import Run, StudyConfig
 from mirror_train.training import tune as tune_module
 from tiers import tiers
 
+KEPT = "kept from an earlier run, "
 TINY_RECIPE = """
 level = "word"
 temperature = 0.2
@@ -106,7 +110,7 @@ def test_a_study_from_end_to_end(name, inputs, shared_out, succeed):
     assert "One seed: nothing tells a difference" in table
     assert (shared_out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     value = "" if name == "isotropy" else r"\S*en -?0\.\d{4}"
-    progress = re.findall(rf"^\[(\d+)/(\d+)\] .*: {value} \(\d+\.\d s\)", done.out, re.M)
+    progress = re.findall(rf"^\[(\d+)/(\d+)\] .*: {value} \((?:{KEPT})?\d+\.\d s\)", done.out, re.M)
     assert progress == [(str(i + 1), str(len(setups))) for i in range(len(setups))]
     assert not (shared_out / "work").exists()
 
@@ -276,8 +280,40 @@ def test_an_interrupted_study_goes_on(plan, monkeypatch):
     ]
     assert lefts[0] > lefts[-1] == 0
     kept = run_study(*other)
-    assert [run.to_json() for run in kept] == [run.to_json() for run in again]
+    assert all(run.kept for run in kept)
+    assert [run.kept for run in again] == [True] * 4 + [False] * 3
+    assert [dataclasses.replace(run, kept=True).to_json() for run in again] == [
+        run.to_json() for run in kept
+    ]
+    assert "7 runs are of earlier commands" in Report(study, config, kept).markdown()
     assert len(tuned) == 6
+
+
+def test_other_code_makes_another_run(plan, monkeypatch, capsys):
+    study, config = plan("controlled-dropout")
+    study = dataclasses.replace(study, rows=study.rows[:1])
+    assert [run.kept for run in run_study(study, config) + run_study(study, config)] == [
+        False,
+        True,
+    ]
+    files = product_code()
+    assert files["mirror_rt"] == __version__
+    monkeypatch.setattr(runner, "product_code", lambda: files | {"files": "of another commit"})
+    assert not run_study(study, config)[0].kept
+
+
+def test_the_code_of_a_system_of_ones_own_counts(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    source = tmp_path / "own_system.py"
+    source.write_text("def train(scale, run): ...\n")
+    from own_system import train
+
+    row = functools.partial(train, 2)
+    before = own_code(row)
+    assert len(before) == 1
+    source.write_text("def train(scale, run): return scale\n")
+    assert own_code(row) != before
+    assert own_code(functools.partial(tune_module.tune, None)) == own_code(None) == []
 
 
 def rho(run):

@@ -387,5 +387,7 @@ def test_a_flow_cannot_follow_every_pooling(tiny_bert, tmp_path):
 
 def test_too_few_strings(tiny_bert, tmp_path):
     one = TrainingData(["one"], ["one"], None, "strings")
-    with pytest.raises(DataError, match=r"strings has 1 different strings.*give at least 2"):
+    with pytest.raises(
+        DataError, match=r"strings has too few different strings, 1.*give at least 2"
+    ):
         tune_flow(one, flow_config(tiny_bert, tmp_path / "out"))

@@ -7,7 +7,7 @@ import pytest
 from command_errors import one_line_error
 from mirror_rt import ConfigError
 from mirror_train import has_word_list, load_languages, load_recipe
-from mirror_train.languages.fit import letters_by_script, script_warning
+from mirror_train.training.fit import letters_by_script, script_warning
 
 # Mirror-BERT (EMNLP 2021), Table 15.
 PUBLISHED = {
@@ -235,7 +235,7 @@ def test_words_in_another_script_are_warned_of():
         "ru.txt: 69% of its letters are of the script Latn, but ru is written in Cyrl: is it the "
         "right file?"
     )
-    assert script_warning(["река", "tree"], "ru", ["Cyrl"], "x") is None
+    assert script_warning(["река", "дорога", "tree"], "ru", ["Cyrl"], "x") is None
     assert script_warning(["house"], "sr", ["Latn", "Cyrl"], "x") is None
     assert script_warning(["house"], "ga", [], "x") is None
     assert script_warning(["1 2"], "ru", ["Cyrl"], "x") is None

@@ -1,14 +1,33 @@
 """Strings that are not of the language named, and base models that do not know them."""
 
+import json
+import re
+import shutil
+from types import SimpleNamespace
+
 import pytest
 
 from command_errors import one_line_error
+from mirror_export import ExportConfig
 from mirror_rt import ConfigError
+from mirror_rt.bundle.description import describe_folder
+from mirror_rt.bundle.manifest import Manifest
+from mirror_rt.errors import ModelError
+from mirror_rt.evaluation import read_scored_pairs
 from mirror_rt.languages.detection import language_shares
-from mirror_train import TuneConfig, load_languages, load_recipe, load_training_data, word_list
+from mirror_train import (
+    LanguageJob,
+    TuneConfig,
+    load_languages,
+    load_recipe,
+    load_training_data,
+    tune,
+    word_list,
+)
 from mirror_train.cli.tune_languages import with_base
 from mirror_train.data.training_data import TrainingData
-from mirror_train.languages.fit import base_warning, string_warnings, token_fit
+from mirror_train.training.fit import base_warning, script_warning, string_warnings, token_fit
+from mirror_train.training.pooling import choose_pooling
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -40,6 +59,93 @@ def test_one_rule_for_the_base_model(tmp_path):
     assert (folder.model, folder.pooling) == (str(tmp_path), "auto")
     with pytest.raises(ConfigError, match="no language 'xq'; mirror-rt recipes lists all"):
         with_base(config, None, "xq")
+
+
+@pytest.fixture
+def copy_of_e5(tiny_model, tmp_path):
+    """A folder without a declaration of a pooling, whose model the table pools by the mean."""
+    folder = shutil.copytree(tiny_model("bert"), tmp_path / "copy")
+    config = json.loads((folder / "config.json").read_text())
+    config["_name_or_path"] = "intfloat/multilingual-e5-small"
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def strings(tmp_path, words):
+    path = tmp_path / "strings.txt"
+    path.write_text("\n".join(words[:40]))
+    return path
+
+
+OFTEN = ("--recipe", "word", "--epochs", 1, "--batch-size", 20, "--device", "cpu")
+
+
+def test_the_row_of_the_table_holds_for_a_copy_in_a_folder(copy_of_e5, tmp_path, words, succeed):
+    path = strings(tmp_path, words)
+    done = succeed("tune", copy_of_e5, "--data", path, *OFTEN, "--out", tmp_path / "out")
+    assert "pooling mean, by the row multilingual-e5-small of the table\n" in done.out
+    assert Manifest.read(tmp_path / "out", "mirror_rt encoder").pooling == "mean"
+
+
+def test_a_folder_that_declares_its_pooling_keeps_it(copy_of_e5, tmp_path, words, succeed):
+    path = strings(tmp_path, words)
+    first = ("--pooling", "cls", "--whitening", 0.5, "--out", tmp_path / "first")
+    done = succeed("tune", copy_of_e5, "--data", path, *OFTEN, *first)
+    assert "pooling cls, as asked for; a whitening layer (whitening 0.5), by the recipe" in done.out
+    config = TuneConfig(model=str(tmp_path / "first"), recipe=load_recipe("word"), out=tmp_path)
+    described = SimpleNamespace(description=describe_folder(tmp_path / "first"))
+    with pytest.raises(ModelError, match="declares the pooling cls and further modules"):
+        choose_pooling(described, config)
+
+
+def test_a_pooling_that_nobody_named_is_said(tiny_bert, tmp_path, words, caplog):
+    """The library says what the command line says."""
+    data = load_training_data(strings(tmp_path, words))
+    tune(data, TuneConfig(model=str(tiny_bert), recipe=load_recipe("word"), out=tmp_path / "out"))
+    assert "declares no pooling, and the table of base models has no row of it" in caplog.text
+
+
+def test_paths_may_be_texts(tiny_bert, tmp_path, words):
+    data = load_training_data(str(strings(tmp_path, words)))
+    config = TuneConfig(model=str(tiny_bert), recipe=load_recipe("word"), out=str(tmp_path / "out"))
+    assert config.out == tmp_path / "out"
+    job = LanguageJob("en", config, strings=str(tmp_path / "strings.txt"))
+    assert job.read()[0].first == data.first
+    assert ExportConfig(str(tiny_bert), str(tmp_path / "b")).out == tmp_path / "b"
+    (tmp_path / "p.tsv").write_text("text1\ttext2\tscore\na\tb\t1\n")
+    assert len(read_scored_pairs(str(tmp_path / "p.tsv")).scores) == 1
+
+
+def test_vectors_that_end_worse_than_the_base_models_are_said(tiny_bert, tmp_path, words, caplog):
+    recipe = load_recipe("word").replace(learning_rate=0.5, epochs=3)
+    data = load_training_data(strings(tmp_path, words))
+    report = tune(data, TuneConfig(model=str(tiny_bert), recipe=recipe, out=tmp_path / "out"))
+    made = report.manifest.training
+    assert made["isotropy_after"] < made["isotropy_before"]
+    assert "less isotropic than those of the base model" in caplog.text
+    assert "the loss has risen from " in caplog.text
+    assert "try a lower learning rate than 0.5" in caplog.text
+
+
+def test_the_language_names_the_base_whose_row_names_the_pooling(tmp_path, monkeypatch):
+    (tmp_path / "own.toml").write_text('[languages]\npl = {base = "multilingual-e5-small"}\n')
+    monkeypatch.setenv("MIRROR_RT_RECIPES", str(tmp_path / "own.toml"))
+    config = with_base(TuneConfig(recipe=load_recipe("word"), out=tmp_path), None, "pl")
+    assert (config.pooling, config.pooling_from) == (
+        "mean", "by the row multilingual-e5-small of the table")  # fmt: skip
+
+
+def test_strings_of_which_a_part_is_in_another_script_are_said():
+    texts = [*word_list("pl", top=100).first, *word_list("ru", top=100).first]
+    said = script_warning(texts, "pl", ["Latn"], "mixed.txt")
+    assert re.search(r"mixed.txt: [45]\d% of its letters are of the script Cyrl, but pl is", said)
+
+
+def test_a_folder_goes_before_a_name_in_the_table(table, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mbert").mkdir()
+    assert table.base("mbert").model == "mbert"
+    assert table.recipe("fi", "word").base.model == "bert-base-multilingual-uncased"
 
 
 @pytest.mark.parametrize(

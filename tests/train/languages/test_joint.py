@@ -15,8 +15,8 @@ from mirror_train.cli.tune_languages import language_tags
 from mirror_train.compute.processes import Processes
 from mirror_train.data.batches import Batches
 from mirror_train.data.training_data import TrainingData
-from mirror_train.languages.base_models import load_languages
 from mirror_train.languages.joint import hold_out, joint_data
+from mirror_train.recipes.base_models import load_languages
 
 
 def test_shares_follow_the_temperature():

@@ -84,3 +84,12 @@ def test_a_file_of_ones_own(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(shipped.replace("temperature = 0.2", "temperature = 0.1"))
     assert load_recipe(path).temperature == 0.1
+
+
+def test_a_recipe_extends_a_shipped_one(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "word"\ntemperature = 0.1\n')
+    assert load_recipe(path) == load_recipe("word").replace(temperature=0.1)
+    path.write_text('extends = "words"\n')
+    with pytest.raises(ConfigError, match=r"extends.*one of .*word"):
+        load_recipe(path)

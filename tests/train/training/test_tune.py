@@ -14,8 +14,9 @@ from mirror_rt.cli import main
 from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.loop import Trainer
+from mirror_train.training.pooling import choose_pooling
 from mirror_train.training.run import Run
-from mirror_train.training.tune import load_base, tuned_pooling
+from mirror_train.training.tune import load_base
 from paths import TESTS
 
 PROBES = ["the river", "a", "old town on the river", "doctor"]
@@ -236,7 +237,7 @@ def test_the_pooling_of_the_papers(family, recipe, changes, pooling, tiny_model,
     """EMNLP 2021, appendix B: [CLS], but the mean for BERT at the level of sentences."""
     recipe = load_recipe(recipe).replace(**changes)
     config = TuneConfig(out=tmp_path / "out", model=str(tiny_model(family)), recipe=recipe)
-    assert tuned_pooling(load_base(config), config) == pooling
+    assert choose_pooling(load_base(config), config).pooling == pooling
 
 
 def test_an_existing_output_is_refused_before_any_work(data, configure):
@@ -261,7 +262,7 @@ def test_the_last_batch_may_be_smaller(data, configure, batch, steps, seen):
 
 def test_one_string(tmp_path, configure):
     (tmp_path / "one.txt").write_text("alone\n")
-    with pytest.raises(DataError, match="1 different strings: give at least 2"):
+    with pytest.raises(DataError, match="too few different strings, 1: give at least 2"):
         tune(load_training_data(tmp_path / "one.txt"), configure())
 
 

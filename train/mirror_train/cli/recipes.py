@@ -11,7 +11,7 @@ from typing import Annotated, get_args
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Help
 from mirror_rt.io.tables import text_table
-from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, load_languages
+from mirror_train.recipes.base_models import LanguageRecipe, LanguageTable, load_languages
 from mirror_train.recipes.recipe import Level
 
 _LEVELS = get_args(Level)

@@ -63,4 +63,5 @@ def _line(run: Run, done: int, total: int, left: float) -> str:
         if result.outcome.ranked and (title := column_title(result.measure))
     ]
     found = f"failed: {run.error}" if run.error else ", ".join(figures)
-    return f"[{done}/{total}] {run.label}{seed}: {found} ({run.seconds:.1f} s){rest}"
+    took = "kept from an earlier run, " * run.kept + f"{run.seconds:.1f} s"
+    return f"[{done}/{total}] {run.label}{seed}: {found} ({took}){rest}"

@@ -32,7 +32,15 @@ _ENDS = {
 # The fields of a run that `Training` has options for, or that have none.
 RUN = Group(
     "run",
-    leave_out=("out", "model", "revision", "offline", "trust_remote_code", "show_progress_bar"),
+    leave_out=(
+        "out",
+        "model",
+        "revision",
+        "offline",
+        "trust_remote_code",
+        "show_progress_bar",
+        "pooling_from",
+    ),
 )
 
 
@@ -125,6 +133,8 @@ def print_result(report: TuneReport, more: str = "") -> None:
         more = f"; rho {made['spearman']:.4f} after step {made['best_step']}, the best{more}"
     if "kept_neighbours" in made:
         more = f", {made['kept_neighbours']:.0%} of the base model's neighbours kept{more}"
+    if "isotropy_after" in made:
+        more = f", isotropy {made['isotropy_before']:g} -> {made['isotropy_after']:g}{more}"
     strings = (report.manifest.data or {}).get("strings")
     seen, end = "", ""
     if "strings_seen" in made:

@@ -23,9 +23,8 @@ from mirror_train.cli.tune_pairs import run_pairs
 from mirror_train.compute.launch import is_first_process
 from mirror_train.data.thesaurus import load_thesaurus
 from mirror_train.data.training_data import TrainingData
-from mirror_train.languages.base_models import load_languages
-from mirror_train.languages.fit import UNSPACED, letters_by_script
 from mirror_train.recipes.recipe import load_recipe
+from mirror_train.training.fit import UNSPACED, letters_by_script
 from mirror_train.training.run_config import TuneConfig
 
 if TYPE_CHECKING:
@@ -118,7 +117,9 @@ class Tune(TuneOptions):
         config = with_base(config, model, data.language)
         if model is None and data.language is not None and is_first_process():
             print(f"base model {config.model}, for {data.language} (--model names another)")
-        report = tune(data, config, on_base=partial(_look_at, data, config, joint))
+        report = tune(
+            data, config, on_base=partial(_look_at, data, config, joint, not self.languages.json)
+        )
         if not is_first_process():
             return
         if joint is not None:
@@ -180,12 +181,14 @@ class Tune(TuneOptions):
 
 
 def _look_at(
-    data: TrainingData, config: TuneConfig, joint: JointRun | None, base: Pretrained
+    data: TrainingData, config: TuneConfig, joint: JointRun | None, say: bool, base: Pretrained
 ) -> None:
-    from mirror_train.languages.fit import run_warnings
+    from mirror_train.training.fit import warn_of_run
+    from mirror_train.training.pooling import describe_vectors
 
-    for warning in run_warnings(data, base, config, load_languages()):
-        logger.warning("%s", warning)
+    warn_of_run(data, base, config)
+    if say:
+        print(describe_vectors(base, config))
     if joint is not None:
         joint.measure_base(base, config)
 

@@ -22,7 +22,7 @@ from mirror_train.data.installed_thesauri import has_thesaurus
 from mirror_train.data.strings import TOP, load_training_data, word_list
 from mirror_train.data.thesaurus import load_thesaurus
 from mirror_train.data.training_data import TrainingData
-from mirror_train.languages.base_models import load_languages
+from mirror_train.recipes.base_models import load_languages
 
 if TYPE_CHECKING:
     from mirror_rt.encoding.batch_encoder import EmbeddingModel

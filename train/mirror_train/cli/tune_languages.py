@@ -23,8 +23,8 @@ from mirror_train.data.strings import (
     word_list,
 )
 from mirror_train.data.training_data import TrainingData
-from mirror_train.languages.base_models import LanguageRecipe, LanguageTable, load_languages
-from mirror_train.training.run_config import TuneConfig, TunedPooling
+from mirror_train.recipes.base_models import LanguageRecipe, LanguageTable, load_languages
+from mirror_train.training.run_config import TuneConfig
 
 if TYPE_CHECKING:
     from mirror_train.languages.language_job import LanguageJob, LanguageResult
@@ -118,7 +118,7 @@ def _job(
     from mirror_train.languages.language_job import LanguageJob
 
     config = dataclasses.replace(
-        _with_base(row, template),
+        _with_base(row, template, table),
         recipe=row.recipe.replace(**changes),
         out=template.out / row.language,
     )
@@ -146,22 +146,20 @@ def with_base(config: TuneConfig, model: str | None, language: str | None) -> Tu
         raise ConfigError(_REVISION)
     else:
         row = table.recipe(language, config.recipe.level)
-    return _with_base(dataclasses.replace(row, recipe=config.recipe), config)
+    return _with_base(dataclasses.replace(row, recipe=config.recipe), config, table)
 
 
-def _with_base(row: LanguageRecipe, template: TuneConfig) -> TuneConfig:
-    return dataclasses.replace(
-        template,
-        model=row.base.model,
-        revision=template.revision or row.base.revision,
-        pooling=_pooling(row, template),
-    )
-
-
-def _pooling(row: LanguageRecipe, template: TuneConfig) -> TunedPooling:
-    if template.pooling != "auto" or row.recipe.pooling == "mean-without-special":
-        return template.pooling
-    return row.pooling
+def _with_base(row: LanguageRecipe, template: TuneConfig, table: LanguageTable) -> TuneConfig:
+    base, pooling = row.base, row.level_pooling
+    if pooling is None and base in table.bases.values():
+        pooling = base.pooling
+    named = template.pooling != "auto" or row.recipe.pooling == "mean-without-special"
+    chosen: dict[str, Any] = {}
+    if pooling is not None and pooling != "auto" and not named:
+        of = row.language if row.level_pooling else base.name
+        chosen = {"pooling": pooling, "pooling_from": f"by the row {of} of the table"}
+    revision = template.revision or base.revision
+    return dataclasses.replace(template, model=base.model, revision=revision, **chosen)
 
 
 def language_tags(text: str, table: LanguageTable, *, synonyms: bool = False) -> list[str]:

@@ -31,7 +31,7 @@ def check_loss_batch(
     processes.own_rows(loss_batch, "--loss-batch" if cached else "--batch-size")
     if not batch_sizes(len(data), loss_batch, processes.count):
         raise DataError(
-            f"{data.source} has {len(data)} different strings: give at least "
+            f"{data.source} has too few different strings, {len(data)}: give at least "
             f"{max(_LEAST, processes.count)}, for a batch in which each has others to differ from"
         )
 

@@ -22,7 +22,7 @@ TOP = 10_000  # words of a list
 
 
 def load_training_data(
-    path: Path, *, data_format: DataFormat = "auto", language: str | None = None
+    path: str | Path, *, data_format: DataFormat = "auto", language: str | None = None
 ) -> TrainingData:
     """Read one string a line, supervised pairs (`text1||text2` or two-column TSV), or triplets.
 
@@ -34,7 +34,7 @@ def load_training_data(
         ConfigError: `language` is not a language tag.
         DataError: the file is missing, empty, binary or not UTF-8, or a line is not of the format.
     """
-    language = None if language is None else normalize_tag(language)
+    path, language = Path(path), None if language is None else normalize_tag(language)
     if data_format in ("triplets", "nli", "synonyms"):
         read = {"triplets": read_triplets, "nli": read_nli, "synonyms": read_synonyms}[data_format]
         return read(path, language=language)

@@ -194,7 +194,10 @@ class Report:
         } | self._about()
 
     def _about(self) -> dict[str, Any]:
-        return {"model": self._config.model} | self._study.about | machine_facts(self._config)
+        kept = sum(run.kept for runs in self._runs.values() for run in runs)
+        said = {"kept": f"{kept} runs are of earlier commands, with the same code"} if kept else {}
+        facts = machine_facts(self._config)
+        return {"model": self._config.model} | self._study.about | said | facts
 
     def _reading(self) -> str:
         if (seeds := self._config.seeds) > 1:

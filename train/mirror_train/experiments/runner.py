@@ -27,6 +27,7 @@ from mirror_rt.evaluation.static_vectors import StaticVectors
 from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_rt.io.atomic import path_sha256, write_json
 from mirror_train.compute.precision import resolve_device, resolve_precision
+from mirror_train.experiments.code_identity import own_code, product_code
 from mirror_train.experiments.study import Row, Run, Study, StudyConfig
 from mirror_train.training.run_config import RunConfig
 
@@ -77,11 +78,12 @@ def run_study(
     for seed in range(config.seed, config.seed + config.seeds):
         tasks += [runner.task(row, seed) for row in study.rows if row.train is not None]
     found = {task.path: task.load() for task in tasks}  # all are read before any work
+    kept = {path for path, run in found.items() if run is not None}
     runs: list[Run] = []
     for done, task in enumerate(tasks, 1):
         path = task.path
         run = found[path] = found[path] or runner.run(task)
-        runs.append(dataclasses.replace(run, label=task.row.label))
+        runs.append(dataclasses.replace(run, label=task.row.label, kept=path in kept))
         on_run(runs[-1], done, len(tasks), _seconds_left(tasks, found))
     return runs
 
@@ -139,12 +141,14 @@ class _Runner:
         self._study, self._config, self._open = study, config, open_model
         self._setting = run_setting(config) | {
             "sets": {f"{one.suite}/{one.name}": _hashes(one) for one in study.sets},
+            "code": product_code(),
             "bootstrap": [config.samples, config.seed] if config.samples else None,
             **study.setting,
         }
 
     def task(self, row: Row, seed: int | None) -> _Task:
-        identity = self._setting | row.identity | {"pooling": row.pooling, "seed": seed}
+        own = {"pooling": row.pooling, "seed": seed, "own code": own_code(row.train)}
+        identity = self._setting | row.identity | own
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         return _Task(row, seed, identity, self._config.out / "runs" / f"{digest[:16]}.json")
 

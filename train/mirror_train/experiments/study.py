@@ -194,7 +194,8 @@ class Run:
 
     `failures` names the sets without a figure, and why; `about` remarks on the opened model.
     The seconds are those of training, with reading and writing. The memory is the peak of the
-    process (physical) and of the GPU; None where it is not known.
+    process (physical) and of the GPU; None where it is not known. A run is `kept` whose result an
+    earlier command had found.
     """
 
     label: str
@@ -207,6 +208,7 @@ class Run:
     memory_mb: float | None = None
     device_mb: float | None = None
     about: str = ""
+    kept: bool = False
 
     def to_json(self, *, replicates: bool = False) -> dict[str, Any]:
         """Return plain JSON values, with the replicates that comparisons need or without."""

@@ -18,9 +18,10 @@ from mirror_train.model.pretrained import Pretrained, load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.training.checkpoint import Interrupted
 from mirror_train.training.loop import Trainer, encoder_forward
+from mirror_train.training.pooling import choose_pooling
 from mirror_train.training.run import Run, TuneReport, begun
 from mirror_train.training.run_config import CfConfig, TuneConfig, check_same_run, recorded_run
-from mirror_train.training.tune import check_recipe, tune, tuned_pooling
+from mirror_train.training.tune import check_recipe, tune
 
 
 def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
@@ -82,7 +83,7 @@ def tune_cf(data: TrainingData, config: CfConfig) -> TuneReport:
 
 def _with_pooling(base: Pretrained, config: CfConfig) -> CfConfig:
     """Return the configuration with the pooling that `mirror-rt tune` would choose."""
-    pooling = tuned_pooling(base, _mirror_config(config))
+    pooling = choose_pooling(base, _mirror_config(config)).pooling
     recipe = config.recipe.replace(mirror=config.recipe.mirror.replace(pooling=pooling))
     return dataclasses.replace(config, recipe=recipe)
 

@@ -77,7 +77,7 @@ def check_batch(data: TrainingData, batch_size: int, option: str = "--batch-size
     if count < batch_size:
         hint = f"pass {option} {count} or less" if count > 1 else "give at least 2"
         raise DataError(
-            f"{data.source} has {count} different strings, fewer than one batch of {batch_size}: "
+            f"{data.source} has too few different strings, {count}, for a batch of {batch_size}: "
             f"{hint}"
         )
 

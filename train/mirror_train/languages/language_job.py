@@ -22,15 +22,16 @@ from mirror_rt.evaluation import (
     read_scored_pairs,
 )
 from mirror_rt.io.atomic import sha256, write_json
+from mirror_rt.keywords import take_paths
 from mirror_train.compute.precision import resolve_device
 from mirror_train.data.strings import TOP, load_training_data, word_list
 from mirror_train.data.thesaurus import load_thesaurus
 from mirror_train.data.training_data import TrainingData
-from mirror_train.languages.base_models import LanguageTable, load_languages
-from mirror_train.languages.fit import run_warnings
 from mirror_train.languages.joint import HeldOut, hold_out
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
+from mirror_train.recipes.base_models import LanguageTable, load_languages
+from mirror_train.training.fit import run_warnings
 from mirror_train.training.run_config import TuneConfig, check_same_run, recorded_run
 from mirror_train.training.tune import load_base, tune
 
@@ -62,6 +63,9 @@ class LanguageJob:
     pairs: Path | None = None
     table: LanguageTable | None = None
     synonyms: bool = False
+
+    def __post_init__(self) -> None:
+        take_paths(self)
 
     def read(self) -> tuple[TrainingData, HeldOut | None]:
         """Read the strings; of a thesaurus, hold out some words to measure with."""
@@ -179,9 +183,15 @@ def _tune_one(job: LanguageJob, bases: Bases) -> LanguageResult:
         logger.warning("%s", warning)
     encoder = TorchEncoder(base, device=resolve_device(job.config.device))
     before = _measure(encoder, data, pairs, held)
-    manifest = tune(data, job.config, base=copy.deepcopy(base)).manifest
+    said = {"on_base": lambda model: None}  # the warnings, above
+    manifest = tune(data, job.config, base=copy.deepcopy(base), **said).manifest
     tuned = TorchEncoder.load(job.config.out, device=job.config.device)
     after = _measure(tuned, data, pairs, held)
+    for name in ("synonyms", "score"):
+        was, now = getattr(before, name), getattr(after, name)
+        if was is not None and now < was:
+            warnings.append(f"{name} is worse than the base model's: {now:.3f}, before {was:.3f}")
+            logger.warning("%s: %s", job.language, warnings[-1])
     return _result(job, manifest, "tuned", before=before, after=after,
                    warning="; ".join(warnings) or None)  # fmt: skip
 

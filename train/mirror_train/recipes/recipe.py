@@ -169,7 +169,7 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(name_or_path: str | Path) -> Recipe:
-    """Load a shipped recipe by name, or a TOML file by path.
+    """Load a shipped recipe by name, or a TOML file by path, which may say `extends = "word"`.
 
     Raises:
         ConfigError: there is no such recipe, or a field is unknown, missing or out of range; the
@@ -195,6 +195,11 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
 
 def _from_table(table: dict[str, Any]) -> Recipe:
     fields = {field.name: field.default for field in dataclasses.fields(Recipe)}
+    if "extends" in table:
+        if (base := table.pop("extends")) not in recipe_names():
+            shipped = f"one of {', '.join(recipe_names())}"
+            raise ConfigError(field="extends", expected=shipped, value=base)
+        table = dataclasses.asdict(load_recipe(base)) | table
     for key in table:
         if key not in fields:
             raise ConfigError(f"unknown field {key!r}{suggest(key, fields)}")

@@ -12,6 +12,7 @@ from mirror_rt.bundle.manifest import Manifest, Pooling
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.heads.task_heads import HEAD_NAME
 from mirror_rt.io.atomic import path_sha256
+from mirror_rt.keywords import take_paths
 from mirror_train.compute.precision import Precision
 from mirror_train.model.model_folder import DEFAULT_MODEL
 from mirror_train.recipes.cross_encoders import CrossEncoderRecipe, TransEncoderRecipe
@@ -58,6 +59,7 @@ class RunConfig:
     show_progress_bar: bool | None = None
 
     def __post_init__(self) -> None:
+        take_paths(self)
         check_rules(self)
 
     def run_options(self) -> dict[str, Any]:
@@ -110,9 +112,11 @@ class TuneConfig(TrainConfig):
 
     Attributes:
         recipe: hyper-parameters.
-        pooling: `auto` takes what the base model declares, else the recipe's, else the papers' (the
-            mean for BERT and sentences, [CLS] otherwise); but a recipe's `mean-without-special`
-            goes first. `paper` passes over what the base model declares.
+        pooling: `auto` takes that of the row which the base model's name has in the table, else
+            what the model declares, else that of the row of the model which a folder is a copy of,
+            else the recipe's, else the papers' (the mean for BERT and sentences, [CLS] otherwise);
+            but a recipe's `mean-without-special` goes first. `paper` passes over the base model.
+        pooling_from: what has chosen another `pooling`, to be said.
         precision: auto, fp32, bf16 or fp16.
         loss_batch: pairs contrasted with one another in a step, at least the recipe's batch size.
             That many pairs then go through the encoder at a time, and gradients are cached: memory
@@ -121,6 +125,7 @@ class TuneConfig(TrainConfig):
 
     recipe: Recipe
     pooling: TunedPooling = "auto"
+    pooling_from: str = "as asked for"
     precision: Precision = "auto"
     loss_batch: int | None = None
 

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import ConfigError, Setting
+from mirror_rt.evaluation import evaluate_geometry
 from mirror_train.data.batches import Batches, batch_sizes, check_loss_batch
 from mirror_train.data.training_data import TrainingData
-from mirror_train.model.declared_modules import declared_pooling
 from mirror_train.model.dense import Dense
 from mirror_train.model.dropout import drophead
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.recipes.recipe import Recipe
+from mirror_train.training.fit import warn_of_run
 from mirror_train.training.loop import Trainer
 from mirror_train.training.mirror import mirror_trainer, pad_length
 from mirror_train.training.movement import EndedBy, Neighbours, common_words, planned_steps
-from mirror_train.training.run import TuneReport, begun
+from mirror_train.training.pooling import choose_pooling
+from mirror_train.training.run import Run, TuneReport, begun
 from mirror_train.training.run_config import TuneConfig
 from mirror_train.training.whitening import centre_again, fit_whitening
 
-__all__ = ["TuneReport", "load_base", "tune", "tuned_pooling"]
+logger = logging.getLogger("mirror_train")
+
+_MEASURED = 200  # strings whose isotropy is compared
+
+__all__ = ["TuneReport", "load_base", "tune"]
 
 
 def tune(
@@ -35,13 +42,14 @@ def tune(
     config: TuneConfig,
     *,
     base: Pretrained | None = None,
-    on_base: Callable[[Pretrained], object] = lambda base: None,
+    on_base: Callable[[Pretrained], object] | None = None,
 ) -> TuneReport:
     """Tune a masked language model on `data` by Mirror-BERT and write it to `config.out`.
 
     Processes that `torchrun` starts share one run: each takes its share of every batch, the loss
     contrasts the strings of all processes, and the first process writes the result. There,
-    `on_base` is called with the base model before any work.
+    `on_base` is called with the base model before any work; by default a warning is logged of
+    strings and a base model that do not go together (see `run_warnings`).
 
     Raises:
         ConfigError: an option cannot be used, or a checkpoint is of another run.
@@ -57,8 +65,10 @@ def tune(
         loss_batch = config.loss_batch or recipe.batch_size
         check_loss_batch(data, recipe, loss_batch, processes)
         base = run.load(dropout=recipe.dropout, given=base)
-        processes.in_first(lambda: on_base(base))
-        recipe = recipe.replace(pooling=tuned_pooling(base, config))
+        look = on_base or partial(warn_of_run, data, config=config)
+        processes.in_first(lambda: look(base))
+        chosen = choose_pooling(base, config)
+        recipe = recipe.replace(pooling=chosen.pooling)
         check_recipe(recipe, data, base, processes.count)
         cached = None if loss_batch == recipe.batch_size else loss_batch
         run.start(data.sha256(), dataclasses.asdict(recipe), loss_batch=cached)
@@ -73,6 +83,8 @@ def tune(
             mask_token=base.mask_token,
             processes=processes,
         )
+        pad_to = pad_length(recipe)
+        before = _isotropy(run, data, Head([chosen.before]), pad_to)
         layer = fit_whitening(base, data, recipe, seed=seed, device=run.device)
         layers, mlp = [] if layer is None else [layer], _mlp(base, recipe, seed)
         trainer = mirror_trainer(
@@ -87,7 +99,7 @@ def tune(
         kept = [mlp] if mlp is not None and recipe.mlp == "pooler" else []
         head = Head([recipe.fixed_pooling], [*layers, *kept])
         with drophead(base.model, recipe.drophead):
-            encoder = TorchEncoder(base, head=head, pad_to=pad_length(recipe), device=run.device)
+            encoder = TorchEncoder(base, head=head, pad_to=pad_to, device=run.device)
             if recipe.kept_neighbours is not None:
                 words = common_words(data)
                 trainer.neighbours = Neighbours(
@@ -96,16 +108,49 @@ def tune(
             run.train(trainer, "tune", encoder)
         if layer is not None:
             centre_again(base, layer, data, recipe, seed=seed, device=run.device)
+        after = _isotropy(run, data, head, pad_to)
+        isotropy = _compared(before, after, trainer.stats.losses, recipe)
         return run.write(
             head,
             trainer.stats,
             recipe=dataclasses.asdict(recipe),
             data=data.summary(),
-            training=_course(trainer, batches, ended_by),
+            training=_course(trainer, batches, ended_by) | isotropy,
             level=recipe.level,
             language=data.language,
-            pad_to=pad_length(recipe),
+            pad_to=pad_to,
         )
+
+
+def _isotropy(run: Run, data: TrainingData, head: Head, pad_to: int | None) -> float | None:
+    """Measure the isotropy of unit vectors of some strings; None where all strings are one."""
+    texts = list(dict.fromkeys(data.first))[:_MEASURED]
+
+    def measure() -> float | None:
+        encoder = TorchEncoder(run.base, head=head, pad_to=pad_to, device=run.device)
+        found = evaluate_geometry(encoder, texts).isotropy_score_normalized
+        return round(found, 4)
+
+    return run.processes.in_first(measure) if len(texts) > 1 else None
+
+
+def _compared(
+    before: float | None, after: float | None, losses: list[float], recipe: Recipe
+) -> dict[str, Any]:
+    """Return the isotropy before and after for mirror.json; warn of a run that made it worse."""
+    if losses[-1] > losses[0]:
+        rose = "the loss has risen from %.4f to %.4f: try a lower learning rate than %g"
+        logger.warning(rose, losses[0], losses[-1], recipe.learning_rate)
+    if before is None or after is None:
+        return {}
+    if after < before:
+        logger.warning(
+            "the tuned vectors are less isotropic than those of the base model (%g, before %g): "
+            "evaluate both before you use them; another pooling, base model or more strings help",
+            after,
+            before,
+        )
+    return {"isotropy_before": before, "isotropy_after": after}
 
 
 def _mlp(base: Pretrained, recipe: Recipe, seed: int) -> Dense | None:
@@ -173,23 +218,3 @@ def check_recipe(recipe: Recipe, data: TrainingData, base: Pretrained, processes
         raise ConfigError(
             Setting("same_dropout"), " compares a string and its copy: give no hard negatives"
         )
-
-
-def tuned_pooling(base: Pretrained, config: TuneConfig) -> Pooling:
-    """Return the pooling of a run, as `TuneConfig.pooling` describes.
-
-    Where neither a user nor the base model nor the recipe names one, it is that of the papers: the
-    mean for BERT at the level of sentences, [CLS] otherwise (EMNLP 2021, appendix B). A base model
-    that declares a pooling or modules that cannot be tuned is refused with a ModelError, unless the
-    pooling is to be that of the papers anyway.
-    """
-    if config.pooling != "auto" and config.pooling != "paper":
-        return config.pooling
-    if config.recipe.pooling == "mean-without-special":
-        return config.recipe.pooling  # the recipe was chosen for this pooling
-    if config.pooling == "auto" and (declared := declared_pooling(base.description)):
-        return declared
-    if config.recipe.pooling != "auto":
-        return config.recipe.pooling
-    is_bert = base.model.config.model_type == "bert"
-    return "mean" if is_bert and config.recipe.level == "sentence" else "cls"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 from mirror_rt.languages.detection import language_shares
 from mirror_rt.languages.tags import lookup_chain
 from mirror_train.data.training_data import TrainingData
-from mirror_train.languages.base_models import LanguageTable
+from mirror_train.recipes.base_models import LanguageTable, load_languages
 from mirror_train.recipes.recipe import Level
+from mirror_train.training.pooling import choose_pooling
 from mirror_train.training.run_config import TuneConfig
 
 if TYPE_CHECKING:
     from mirror_train.model.pretrained import Pretrained
+
+logger = logging.getLogger("mirror_train")
 
 _SAMPLE = 1000  # strings
 _ANY = "multilingual-e5-small"  # the model of the table for strings whose language is not known
@@ -30,7 +34,7 @@ _LETTERS_A_WORD = 2  # where words are not separated by spaces
 _OTHER, _OWN = 0.6, 0.15
 # Languages that a detector confuses, because they are hardly told apart without a sentence.
 _ALIKE = ({"bs", "hr", "sh", "sr"}, {"da", "nb", "nn", "no"}, {"id", "ms"}, {"fil", "tl"})
-_ENOUGH = 0.5  # share of letters in the expected scripts; names are often in another script
+_ENOUGH = 0.7  # share of letters in the expected scripts; names are often in another script
 UNSPACED = ("Hani", "Hira", "Kana", "Khmr", "Laoo", "Mymr", "Thai")  # no spaces between words
 _LETTERS = 20_000  # number of letters to look at
 
@@ -68,9 +72,16 @@ class TokenFit:
 def run_warnings(
     data: TrainingData, base: Pretrained, config: TuneConfig, table: LanguageTable
 ) -> list[str]:
-    """Return the warnings of `string_warnings` and of `base_warning` for a run."""
+    """Return the warnings of `string_warnings`, `base_warning` and the pooling for a run."""
     found = base_warning(base.hf_tokenizer, data, config.model, table, config.recipe.level)
-    return [*string_warnings(data, table), *([] if found is None else [found])]
+    pooled = choose_pooling(base, config, table).warning
+    return [*string_warnings(data, table), *(one for one in (found, pooled) if one is not None)]
+
+
+def warn_of_run(data: TrainingData, base: Pretrained, config: TuneConfig) -> None:
+    """Log the warnings of `run_warnings`, by the table that the package and the user have."""
+    for warning in run_warnings(data, base, config, load_languages()):
+        logger.warning("%s", warning)
 
 
 def token_fit(tokenizer: Any, texts: Sequence[str]) -> TokenFit:
@@ -145,7 +156,7 @@ def base_warning(
     else:
         return None
     named = _row(language, table) is not None
-    better = table.recipe(str(language), level).base if named else table.base(_ANY)
+    better = table.recipe(str(language), level).base if named else table.bases[_ANY]
     return f"{model} {why}: better is --model {better.name} ({better.model})"
 
 
@@ -179,7 +190,8 @@ def script_warning(
     total = counts.total()
     if not scripts or not total or sum(counts[s] for s in scripts) >= _ENOUGH * total:
         return None
-    most, n = counts.most_common(1)[0]
+    others = Counter({one: n for one, n in counts.items() if one not in scripts})
+    most, n = others.most_common(1)[0]
     return (
         f"{source}: {n / total:.0%} of its letters are of the script {most}, but {language} is "
         f"written in {' or '.join(scripts)}: is it the right file?"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -122,17 +123,25 @@ class LanguageTable:
             language=normalize_tag(tag),
             name=row["name"],
             scripts=tuple(row["scripts"]),
-            base=self.base(base or chosen),
+            base=self.base(base) if base else self.bases[chosen],
             recipe=self._level_recipes[level].replace(**changes),
             level_pooling=changes.get("pooling"),
         )
 
     def base(self, name: str) -> BaseModel:
-        """Return the base model of a name; a name without a row means a folder or a hub name."""
-        if name in self.bases:
-            return self.bases[name]
+        """Return the base model that a folder, else a name in the table or on a hub, means.
+
+        A folder has the row of the model that it is a copy of, by its config.json or by its place
+        in the cache of the hub. A model without a row has its name alone.
+        """
+        if Path(name).is_dir():
+            origin = _origins(Path(name))
+            row = next((base for base in self.bases.values() if _own(base.model) & origin), None)
+            if row is None:
+                return BaseModel(name=Path(name).name, model=name)
+            return dataclasses.replace(row, model=name, revision=None)
         same = next((base for base in self.bases.values() if base.model == name), None)
-        return same or BaseModel(name=Path(name).name if Path(name).exists() else name, model=name)
+        return self.bases.get(name) or same or BaseModel(name=name, model=name)
 
     @cached_property
     def _level_recipes(self) -> dict[Level, Recipe]:
@@ -149,7 +158,8 @@ def load_languages(path: str | Path | None = None) -> LanguageTable:
         ConfigError: a file cannot be read, or a key, language, level, base model or value in it
             is unknown or out of range; the message suggests the most similar name.
     """
-    shipped = (resources.files(__package__) / "languages.toml").read_text(encoding="utf-8")
+    table = resources.files("mirror_train") / "languages" / "languages.toml"
+    shipped = table.read_text(encoding="utf-8")
     bases: dict[str, dict[str, Any]] = {}
     languages: dict[str, dict[str, Any]] = {}
     _merge(bases, languages, tomllib.loads(shipped))
@@ -163,6 +173,23 @@ def load_languages(path: str | Path | None = None) -> LanguageTable:
             reason = error.strerror if isinstance(error, OSError) else error
             raise ConfigError(f"{own}: {reason}") from error
     return _build(bases, languages)
+
+
+def _own(model: str) -> set[str]:
+    return {model, str(Path(model).resolve())}
+
+
+def _origins(folder: Path) -> set[str]:
+    """Return the names that a folder has for the model in it, on the hub or on this disk."""
+    place, names = folder.resolve(), {str(folder.resolve())}
+    repository = place.parent.parent.name  # models--OWNER--NAME/snapshots/COMMIT
+    if repository.startswith("models--"):
+        names.add(repository.removeprefix("models--").replace("--", "/"))
+    with contextlib.suppress(OSError, ValueError):
+        config = json.loads((place / "config.json").read_text(encoding="utf-8"))
+        if isinstance(config, dict) and isinstance(own := config.get("_name_or_path"), str):
+            names.add(own)
+    return names
 
 
 def _own_files(path: str | Path | None) -> list[Path]:
