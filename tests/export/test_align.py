@@ -16,15 +16,8 @@ SIZE = 32
 
 
 @pytest.fixture(scope="module")
-def base(tiny_bert, tmp_path_factory):
-    out = tmp_path_factory.mktemp("align") / "base"
-    export_bundle(
-        ExportConfig(
-            str(tiny_bert), out, pooling="mean", precisions=("fp32", "int8"),
-            targets=("cpu", "cuda"), force=True,
-        )
-    )  # fmt: skip
-    return out
+def base(all_variants):
+    return all_variants("bert")
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import CPU, NATIVE
 from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_rt.pipeline.options import EncodeOptions
+from tiers import tiers
 
 pytestmark = [
     pytest.mark.skipif(nvidia_cards() > 0, reason="auto takes the card"),
@@ -53,15 +54,9 @@ def test_a_provider_without_its_package_is_named(bundle, no_onnxruntime):
         Encoder.load(bundle, providers="cpu")
 
 
-@pytest.fixture(scope="session")
-def int8_bundle(made_once, tiny_bert):
-    """A tiny BERT in fp32 and int8."""
-    from mirror_export import ExportConfig, export_bundle
-
-    def export(out):
-        export_bundle(ExportConfig(str(tiny_bert), out, "mean", ("fp32", "int8"), ("cpu",)))
-
-    return made_once("bundles/bert-int8", export)
+@pytest.fixture
+def int8_bundle(all_variants):
+    return all_variants("bert")
 
 
 def edit_manifest(folder, change):
@@ -147,7 +142,7 @@ def test_rows_of_int8_that_are_not_finite_run_again_in_fp32(int8_bundle, caplog)
     assert "such texts run again in fp32" in caplog.text
 
 
-@pytest.mark.parametrize("family", ["deberta-v2", "roformer"])
+@pytest.mark.parametrize("family", tiers(["deberta-v2", "roformer"], fast=["deberta-v2"]))
 def test_what_the_engine_cannot_run_onnxruntime_runs(tiny_bundle, family, bundle):
     encoder = Encoder.load(tiny_bundle(family))
     assert encoder.providers == [CPU]

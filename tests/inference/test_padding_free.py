@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import shutil
 
 import numpy as np
 import pytest
@@ -17,10 +18,9 @@ TEXTS = ["the river", "a", "the old town hall by the river " * 3, "word", "river
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_bert):
+def folder(tmp_path_factory, all_variants):
     out = tmp_path_factory.mktemp("packed") / "bundle"
-    options = {"pooling": "mean", "precisions": ("fp32",), "targets": ("cpu", "cuda")}
-    export_bundle(ExportConfig(str(tiny_bert), out, **options))
+    shutil.copytree(all_variants("bert"), out)
     write_packed_for_cpu(out / "onnx/model_packed.onnx", out / "onnx/for_cpu.onnx")
     return out
 
