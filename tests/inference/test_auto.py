@@ -16,6 +16,7 @@ from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import CPU, NATIVE
 from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_rt.pipeline.options import EncodeOptions
+from rounding import RUN_ERROR
 from tiers import tiers
 
 pytestmark = [
@@ -76,7 +77,7 @@ def test_the_engine_runs_by_default_and_says_so(bundle, caplog, cli):
     done = cli("benchmark", bundle, "--seconds", "0.2", "--lengths", "8", "--batches", "1")
     assert f"native: {encoder.provider_reason}" in done.out
     expected = Encoder.load(bundle, providers="cpu").encode(TEXTS)
-    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=RUN_ERROR)
 
 
 @pytest.mark.parametrize("option", [field.name for field in dataclasses.fields(LoadOptions)])

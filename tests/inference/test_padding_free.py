@@ -13,6 +13,7 @@ from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import CPU, CUDA
 from mirror_rt.tokens.joining import join_tokens
 from packed_on_cpu import write_packed_for_cpu
+from rounding import RUN_ERROR
 
 TEXTS = ["the river", "a", "the old town hall by the river " * 3, "word", "river " * 100] * 8
 
@@ -59,7 +60,7 @@ def test_bound_runs_give_what_the_padded_graph_gives(folder, manifest, batch_siz
         assert encoder.devices == ["cuda:0"]
         assert "token_indices" in encoder.pipeline.model.runner.inputs
         found = encoder.encode(TEXTS, batch_size=batch_size)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found, expected, atol=RUN_ERROR)
 
 
 def test_a_padding_free_graph_is_captured(folder, manifest):
@@ -73,7 +74,9 @@ def test_a_padding_free_graph_is_captured(folder, manifest):
         }  # fmt: skip
         assert len(shapes) == len({rows * length for rows, length in captured._shapes})
         for rows in (1, 2, 3, 8):
-            np.testing.assert_allclose(encoder.encode(TEXTS[:rows]), expected[:rows], atol=1e-5)
+            np.testing.assert_allclose(
+                encoder.encode(TEXTS[:rows]), expected[:rows], atol=RUN_ERROR
+            )
 
 
 def test_a_graph_that_counts_tokens_on_the_card_is_not_captured(folder, manifest):
@@ -105,4 +108,4 @@ def test_pairs_keep_their_types(tiny_cross_encoder, tmp_path, monkeypatch):
     manifest = dataclasses.replace(read, variants={"fp32-cuda": packed})
     load = LoadOptions(variant="fp32-cuda", providers="cpu", verify=False)
     found = Reranker(tmp_path / "bundle", manifest, load).predict(pairs)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found, expected, atol=RUN_ERROR)
