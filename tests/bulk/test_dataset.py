@@ -104,7 +104,7 @@ def test_the_proof_finds_what_is_wrong(bundle, tiny_bundle, dataset, tmp_path):
     out = tmp_path / "out"
     encode_dataset(config(bundle, dataset, out))
     with pytest.raises(DataError, match="bundle was"):
-        merge_manifest(config(tiny_bundle("distilbert"), dataset, out))
+        merge_manifest(config(tiny_bundle("roberta"), dataset, out))
     part = out / "a.parquet-00001.parquet"
     good = part.read_bytes()
     part.write_bytes(good[:100] + bytes([good[100] ^ 1]) + good[101:])

@@ -94,9 +94,9 @@ def test_token_types_are_those_of_the_tokenizer(tiny_bert, words, tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tiny_bert / name, folder / name)
     pairs = [("a river", "the old town"), ("the town", "word " * 60)]
-    expected = CrossEncoder(str(folder), device="cpu").predict(pairs)
+    expected, bundle = CrossEncoder(str(folder), device="cpu").predict(pairs), export(folder)
     for engine in ("cpu", "auto"):
-        found = Reranker.load(export(folder), providers=engine).predict(pairs)
+        found = Reranker.load(bundle, providers=engine).predict(pairs)
         np.testing.assert_allclose(found, expected, atol=2e-6)
     write(folder / "sentence_bert_config.json", {"max_seq_length": 20})  # a stray file
     theirs = CrossEncoder(str(folder), device="cpu")

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import functools
 import hashlib
 import json
 import os
@@ -14,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,19 +54,15 @@ def config(out, **options):
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    """A folder for copies of what was exported."""
-    return tmp_path_factory.mktemp("kept")
-
-
-def export_once(one, kept):
+def export_once(made_once):
     """Export a bundle, or copy that of the same model and options: these tests are of the pack."""
-    same = kept / hashlib.sha256(repr(fingerprint(Path(one.model), one)).encode()).hexdigest()
-    if same.exists():
-        shutil.copytree(same, one.out)
-    else:
-        export_bundle(one)
-        shutil.copytree(one.out, same)
+
+    def export(one):
+        same = hashlib.sha256(repr(fingerprint(Path(one.model), one)).encode()).hexdigest()
+        made = made_once(f"exports/{same}", lambda out: export_bundle(replace(one, out=out)))
+        shutil.copytree(made, one.out)
+
+    return export
 
 
 def run_here(exported, export=export_bundle):
@@ -87,20 +83,20 @@ def run_here(exported, export=export_bundle):
 
 
 @pytest.fixture
-def in_process(monkeypatch, kept):
+def in_process(monkeypatch, export_once):
     """Export without processes of their own; return the names of what was exported."""
     exported = []
-    run = run_here(exported, functools.partial(export_once, kept=kept))
+    run = run_here(exported, export_once)
     monkeypatch.setattr(mirror_export.pack.export_pack, "run_workers", run)
     return exported
 
 
 @pytest.fixture(scope="module")
-def made(models, kept, tmp_path_factory):
+def made(models, export_once, tmp_path_factory):
     """A pack of a and b, with shared files, and the report on it."""
     out = tmp_path_factory.mktemp("packs") / "pack"
     with pytest.MonkeyPatch.context() as patch:
-        run = run_here([], functools.partial(export_once, kept=kept))
+        run = run_here([], export_once)
         patch.setattr(mirror_export.pack.export_pack, "run_workers", run)
         patch.setattr(mirror_export.pack.staging, "_SMALLEST", 1000)
         report = export_pack([str(models / name) for name in "ab"], config(out))

@@ -23,6 +23,7 @@ from mirror_rt.tokens.joining import graph_inputs
 from mirror_train import TorchEncoder
 from ort_reference import evaluator
 from paths import ROOT
+from rounding import RUN_ERROR
 from tiers import tiers
 from tiny_models import TINY
 
@@ -246,7 +247,7 @@ def test_int8_in_every_family(family, all_variants, tiny_model):
     cosine = (found * reference.encode(TEXTS)).sum(1)
     assert cosine.min() > 0.99
     alone = np.stack([encoder.encode(text) for text in TEXTS])
-    np.testing.assert_allclose(found, alone, atol=1e-5)  # whatever is beside a text in a batch
+    np.testing.assert_allclose(found, alone, atol=RUN_ERROR)  # whatever is beside a text in a batch
     graph = read_graph(all_variants(family) / "onnx" / "model_int8.onnx").graph
     matrices = [v for v in graph.initializers.values() if v.shape.rank() == 2 and v.dtype == 1]
     assert not any(v for v in matrices if v.shape[0] > 200 and v.shape[1] > 1)  # the word table
@@ -359,13 +360,16 @@ def test_gates(precision, passing, failing):
     json.dumps(report.to_dict(), allow_nan=False)
 
 
-def test_force_writes_what_fails_and_says_so(tiny_bert, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("force", tiers([True, False], fast=[True]))
+def test_force_writes_what_fails_and_says_so(force, tiny_bert, tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(GATES, "fp16", GATES["fp16"].__class__(max_difference=1e-9))
-    options = {"pooling": "mean", "precisions": ("fp32", "fp16")}
-    with pytest.raises(ParityError, match=r"variant fp16 .* \(--force writes it\)"):
-        export_bundle(ExportConfig(str(tiny_bert), tmp_path / "b", **options))
-    assert not (tmp_path / "b").exists()
-    manifest = export_bundle(ExportConfig(str(tiny_bert), tmp_path / "b", **options, force=True))
+    config = ExportConfig(str(tiny_bert), tmp_path / "b", "mean", ("fp32", "fp16"), force=force)
+    if not force:
+        with pytest.raises(ParityError, match=r"variant fp16 .* \(--force writes it\)"):
+            export_bundle(config)
+        assert not (tmp_path / "b").exists()
+        return
+    manifest = export_bundle(config)
     assert manifest.variant("fp32").parity["passed"]
     assert not manifest.variant("fp16").parity["passed"]
     assert "variant fp16 differs from PyTorch" in caplog.text
@@ -441,7 +445,7 @@ def test_models_over_two_gigabytes(tiny_bert, tmp_path, monkeypatch):
     reference = evaluator(tmp_path / "b" / manifest.variant("fp32-cuda").file)
     padded = batch(Encoder.load(tmp_path / "b"), TEXTS)
     vectors = reference.run(None, graph_inputs(padded, reference.input_names))[0]
-    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    np.testing.assert_allclose(vectors, expected, atol=RUN_ERROR)
 
 
 @pytest.mark.parametrize("field", ["opset", "IR version"])
