@@ -37,6 +37,7 @@ settings.load_profile("unhurried")
 
 # The files that take longest, which begin first where several processes share the tests.
 LONGEST = ("test_folders_fuzz.py", "test_docs.py", "test_docs_tuning.py", "test_export_pack.py",
+           "test_declared_folders.py", "test_auto.py",
            "test_acceptance.py", "test_native_sanitized.py", "test_native_engine.py",
            "test_tune.py", "test_cuda_kernel.py", "test_variants.py", "test_export.py",
            "test_processes.py", "test_options.py", "test_families.py")  # fmt: skip
@@ -44,7 +45,10 @@ LONGEST = ("test_folders_fuzz.py", "test_docs.py", "test_docs_tuning.py", "test_
 
 # What markers and fixtures say of what a test needs, besides the marker `needs`.
 BY_MARKER = {"browser": "chromium", "gpu": "card", "interop": "interop"}
-BY_FIXTURE = {"browser": "chromium", "data": "data"}
+BY_FIXTURE = {
+    "browser": "chromium", "clean": "clean python", "cohere": "cohere", "data": "data",
+    "emulation": "compiler", "rendered": "helm", "triton": "tritonclient",
+}  # fmt: skip
 LACKING = pytest.StashKey[str]()
 
 
@@ -145,6 +149,22 @@ def tiny_bundle(made_once, tiny_model) -> Callable[[str], Path]:
 
     return functools.cache(
         lambda family: made_once(f"bundles/{family}", functools.partial(export, family))
+    )
+
+
+@pytest.fixture(scope="session")
+def all_variants(made_once, tiny_model) -> Callable[[str], Path]:
+    """A family's tiny model, exported once in every precision for processors and cards."""
+
+    def export(family: str, out: Path) -> None:
+        from mirror_export import ExportConfig, export_bundle
+
+        options = {"precisions": ("fp32", "fp16", "bf16", "int8"), "targets": ("cpu", "cuda")}
+        pooling = TINY[family].pooling
+        export_bundle(ExportConfig(str(tiny_model(family)), out, pooling=pooling, **options))
+
+    return functools.cache(
+        lambda family: made_once(f"variants/{family}", functools.partial(export, family))
     )
 
 

@@ -162,8 +162,7 @@ def test_ctrl_c_writes_checkpoints_and_resume_goes_on(base, words, tmp_path):
                                cwd=tmp_path, stderr=subprocess.PIPE, text=True)  # fmt: skip
     while not (before := list(tmp_path.glob("out/*.checkpoints/step-*.pt"))):
         assert process.poll() is None, process.stderr.read()
-        time.sleep(0.05)
-    time.sleep(0.5)
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=100)[1]
     assert process.returncode == 130, said

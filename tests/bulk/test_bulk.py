@@ -33,6 +33,7 @@ from mirror_rt.bulk.reading import count_records
 from mirror_rt.bulk.workers import _interrupts_held
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.load_options import LoadOptions
+from rounding import NORM_ERROR, RUN_ERROR
 from tiers import tiers
 
 KILLS = int(os.environ.get("MIRROR_RT_KILLS", "3"))
@@ -100,7 +101,7 @@ def test_formats(bundle, encoder, tmp_path, source, target):
     assert report.tokens == sum(map(len, encoder.tokenize(TEXTS)))
     ids, vectors = read(tmp_path / target)
     assert ids == IDS
-    np.testing.assert_allclose(vectors, encoder.encode(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(vectors, encoder.encode(TEXTS), atol=RUN_ERROR)
     names = {source, target} | ({"v.ids.jsonl"} if target == "v.npy" else set())
     assert {path.name for path in tmp_path.iterdir()} == names
     assert count_records(str(path)) == (8 if source == "in.jsonl" else 4)
@@ -366,7 +367,7 @@ def test_processes_share_a_cache_and_equal_texts_run_once(bundle, tmp_path):
     assert (reports[0].rows, reports[1].tokens) == (600, 0)
     assert 0 < reports[0].tokens < reports[2].tokens < 2400  # with every text, at least
     assert outputs[0].tobytes() == outputs[1].tobytes()
-    np.testing.assert_allclose(outputs[0], outputs[2], atol=1e-6)
+    np.testing.assert_allclose(outputs[0], outputs[2], atol=NORM_ERROR)
 
 
 def test_a_job_of_something_else_is_refused(bundle, tmp_path, monkeypatch):

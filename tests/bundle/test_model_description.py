@@ -17,6 +17,7 @@ from mirror_rt import BundleError, ConfigError, Encoder
 from mirror_rt.bundle.declared_keys import LEDGER, NO_EFFECT, REFUSED, USED
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.families import SHIFTED, positions
+from tiers import tiers
 
 TEXTS = ["The OLD Town", "der Fluß fließt, café naïve", "人人生而自由", "word " * 60, "İstanbul ﬁ"]
 MODULES = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json",
@@ -80,7 +81,7 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", tiers(FAMILIES, fast=("bert", "roberta", "albert")))
 def test_settings_of_a_tokenizer_give_the_ids_of_transformers(published, family):
     folder = published(family, modules=False)
     path = folder / "tokenizer_config.json"
@@ -199,6 +200,7 @@ def test_the_limit_of_the_module_comes_before_the_tokenizer_s(
     assert stray == min(tokenizer, 128)
 
 
+@pytest.mark.full
 def test_families_that_number_positions_from_padding_on():
     """Every model of text whose code does so is in the table, and no other."""
     numbered = set()

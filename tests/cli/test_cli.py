@@ -13,6 +13,7 @@ import pytest
 
 from command_errors import one_line_error
 from mirror_rt import Encoder
+from rounding import RUN_ERROR
 from server_process import until
 
 
@@ -112,7 +113,7 @@ def test_encode_options(cli, bundle, texts_file, tmp_path):
     assert result.code == 0, result.err
     texts = texts_file.read_text().splitlines()
     expected = Encoder.load(bundle).encode(texts, normalize_embeddings=False, truncate_dim=8)
-    np.testing.assert_allclose(np.load(out), expected, atol=1e-5)
+    np.testing.assert_allclose(np.load(out), expected, atol=RUN_ERROR)
 
 
 @pytest.mark.full

@@ -27,6 +27,7 @@ from mirror_rt import (
     quantize_embeddings,
 )
 from mirror_rt.client.attempts import _LONGEST_PAUSE
+from rounding import NORM_ERROR, RUN_ERROR
 from server_process import ServerProcess, make_pack
 
 TEXTS = [f"the river {'and the road ' * (i % 5)}{i}" for i in range(23)]
@@ -78,24 +79,27 @@ def test_encode(api, client, encoder):
 
     found = encode(TEXTS)
     assert (found.dtype, found.shape) == (np.float32, (23, 32))
-    np.testing.assert_allclose(found, encoder.encode(TEXTS), atol=1e-6)
-    np.testing.assert_allclose(encode("one"), encoder.encode("one"), atol=1e-6)
+    np.testing.assert_allclose(found, encoder.encode(TEXTS), atol=NORM_ERROR)
+    np.testing.assert_allclose(encode("one"), encoder.encode("one"), atol=NORM_ERROR)
     assert encode([]).shape == (0, 32)
     assert encode(iter(TEXTS[:2]), truncate_dim=8).shape == (2, 8)
     raw = encode(TEXTS[:2], normalize_embeddings=False, prompt="a ")
     expected = encoder.encode(TEXTS[:2], normalize_embeddings=False, prompt="a ")
-    np.testing.assert_allclose(raw, expected, atol=1e-5)
+    np.testing.assert_allclose(raw, expected, atol=RUN_ERROR)
     np.testing.assert_array_equal(encode(TEXTS, precision="ubinary"),
                                   quantize_embeddings(found, "ubinary"))  # fmt: skip
     for method, prompt in (("encode", ""), ("encode_query", "find "), ("encode_document", "read ")):
-        np.testing.assert_allclose(encode("town", method, lang="fr-CA"),
-                                   encoder.encode("town", prompt=prompt), atol=1e-6)  # fmt: skip
-        np.testing.assert_allclose(encode("town", method), encoder.encode("town"), atol=1e-6)
+        found, expected = (
+            encode("town", method, lang="fr-CA"),
+            encoder.encode("town", prompt=prompt),
+        )
+        np.testing.assert_allclose(found, expected, atol=NORM_ERROR)
+        np.testing.assert_allclose(encode("town", method), encoder.encode("town"), atol=NORM_ERROR)
 
 
 def test_long_texts(client, encoder, caplog):
     long = ["word " * 300, "a"]
-    np.testing.assert_allclose(client.encode(long), encoder.encode(long), atol=1e-5)
+    np.testing.assert_allclose(client.encode(long), encoder.encode(long), atol=RUN_ERROR)
     assert "1 texts are longer than the model takes and were cut there" in caplog.text
     with pytest.raises(InvalidTextError, match="item 7: it is longer than 128 tokens"):
         client.encode(TEXTS[:7] + long, on_too_long="error")
@@ -208,7 +212,7 @@ def test_an_adapter(client, encoder):
     pipeline = clone(make_pipeline(vectorizer, LogisticRegression())).fit(TEXTS, labels)
     assert pipeline.predict(TEXTS).shape == (23,)
     found = clone(vectorizer).fit_transform(TEXTS)
-    np.testing.assert_allclose(found, encoder.encode(TEXTS, truncate_dim=8), atol=1e-6)
+    np.testing.assert_allclose(found, encoder.encode(TEXTS, truncate_dim=8), atol=NORM_ERROR)
     assert len(vectorizer.fit().get_feature_names_out()) == 8
 
 
@@ -217,10 +221,10 @@ def test_lazy_encoder(client, encoder):
     from mirror_rt.adapters.lazy import LazyEncoder
 
     lazy = LazyEncoder(client)
-    np.testing.assert_allclose(lazy.query("a"), encoder.encode("a"), atol=1e-6)
-    np.testing.assert_allclose(asyncio.run(lazy.aquery("a")), encoder.encode("a"), atol=1e-6)
+    np.testing.assert_allclose(lazy.query("a"), encoder.encode("a"), atol=NORM_ERROR)
+    np.testing.assert_allclose(asyncio.run(lazy.aquery("a")), encoder.encode("a"), atol=NORM_ERROR)
     found = asyncio.run(lazy.adocuments(TEXTS))
-    np.testing.assert_allclose(found, encoder.encode(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(found, encoder.encode(TEXTS), atol=NORM_ERROR)
     with pytest.raises(ConfigError, match="cannot be stored"):
         lazy.config()
 

@@ -21,15 +21,18 @@ PROMPTS = {"query": "query: ", "document": "passage: "}
 
 
 @pytest.fixture(scope="module")
-def both(tiny_bert, tmp_path_factory):
+def both(tiny_bert, made_once):
     """A model in the real class, and its bundle in ours."""
-    folder = tmp_path_factory.mktemp("compat")
-    transformer = Transformer(str(tiny_bert))
-    pooling = Pooling(transformer.get_embedding_dimension(), "mean")
-    Real(modules=[transformer, pooling, Normalize()], prompts=PROMPTS, device="cpu").save(
-        str(folder / "model")
-    )
-    export_bundle(ExportConfig(str(folder / "model"), folder / "bundle"))
+
+    def export(folder):
+        transformer = Transformer(str(tiny_bert))
+        pooling = Pooling(transformer.get_embedding_dimension(), "mean")
+        Real(modules=[transformer, pooling, Normalize()], prompts=PROMPTS, device="cpu").save(
+            str(folder / "model")
+        )
+        export_bundle(ExportConfig(str(folder / "model"), folder / "bundle"))
+
+    folder = made_once("compat", export)
     real = Real(str(folder / "model"), device="cpu")
     return real, SentenceTransformer(folder / "bundle", device="cpu")
 

@@ -16,13 +16,14 @@ import pytest
 import torch
 
 from paths import ROOT
-from tiers import tiers
 
 sys.path.append(str(ROOT / "benchmarks"))
 from gpu import faults, report, runner
 from gpu.report import goals, summarize
 from gpu.runner import CUT, FAILED, LEFT_OUT, OVERRAN, PASSED, Runner, Stage, Step
 from gpu.steps import make_stages
+
+pytestmark = pytest.mark.full
 
 WRITES = "import sys, json; open(sys.argv[1], 'w').write(json.dumps({'figure': 7}));"
 HANGS = "import time; time.sleep(600)"
@@ -151,8 +152,9 @@ print("VERDICT:", made.verdict({1: runner.Stage("cut", steps, "s0")}))
 """
 
 
-@pytest.mark.parametrize("place", tiers([0, 1, 2], fast=[1]))
-@pytest.mark.parametrize("how", tiers([signal.SIGKILL, signal.SIGTERM], fast=[signal.SIGKILL]))
+@pytest.mark.parametrize(
+    ("place", "how"), [(0, signal.SIGKILL), (1, signal.SIGTERM), (2, signal.SIGKILL)]
+)
 def test_a_cut_leaves_what_was_found_and_the_next_run_goes_on(tmp_path, place, how):
     """Nobody tells the run of its end; the step that ran is not left behind either."""
     mark, counter = tmp_path / "hangs", tmp_path / "counter"
@@ -269,7 +271,6 @@ def test_the_script_lists_its_steps_with_nothing_but_python(tmp_path):
     assert "stage 2" in done.stdout
 
 
-@pytest.mark.full
 def test_a_test_that_hangs_is_named(tmp_path):
     (tmp_path / "test_it.py").write_text(
         "import time\ndef test_good(): pass\ndef test_bad(): time.sleep(600)\n"
@@ -312,7 +313,6 @@ def test_the_problems_after_one_that_hangs_are_compared(tmp_path, monkeypatch, e
     assert told in second["process"]
 
 
-@pytest.mark.full
 def test_figures_are_kept_after_each_contender(tmp_path, monkeypatch):
     """So that one that hangs takes nothing of those before it."""
     from loss import compare, contenders

@@ -15,5 +15,10 @@ def shared(tmp_path_factory, default_model):
 
 @pytest.mark.parametrize("document", tiers(QUICK, fast=FIRST_READ))
 def test_blocks_run(document, tmp_path, shared, commands):
-    # The commands of what is read first start as a user's do.
-    run_blocks(document, tmp_path, shared, None if document == "README.md" else commands)
+    run_blocks(document, tmp_path, shared, commands)
+
+
+@pytest.mark.full
+def test_the_first_page_starts_each_command_as_a_user_does(tmp_path, shared):
+    """In a process of its own, as examples/demo.sh does in every tier."""
+    run_blocks("README.md", tmp_path, shared)

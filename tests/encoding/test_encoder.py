@@ -12,6 +12,7 @@ from mirror_rt import (
     quantize_embeddings,
 )
 from mirror_rt.vectors.quantization import unit_ranges
+from rounding import HALF_UNIT, NORM_ERROR, of_norms
 
 TEXTS = [
     "the river",
@@ -20,8 +21,7 @@ TEXTS = [
     "the old town " * 9,
     "word",
 ] * 3
-# The squares of 32 numbers are added up in float32, the root is taken, and each is divided by it.
-UNIT = (32 / 2 + 2) * 2**-24
+UNIT = of_norms(32, times=1)
 
 
 def test_shapes_dtype_and_unit_length(encoder):
@@ -88,7 +88,7 @@ def test_similarity(encoder):
     # The first side is made unit vectors again; then 32 products are added up, in any order.
     expected = vectors.astype(float) @ vectors.astype(float).T
     found = encoder.similarity(3 * vectors, vectors)
-    np.testing.assert_allclose(found, expected, atol=3 * UNIT + 32 * 2**-24)
+    np.testing.assert_allclose(found, expected, atol=3 * UNIT + 32 * HALF_UNIT)
 
 
 def test_any_iterable(encoder):
@@ -220,7 +220,7 @@ def test_the_weights_stay_in_the_file_where_they_can(bundle, tmp_path):
     copied = Encoder.load(linked, providers="cpu")
     assert copied.pipeline.model.runner.graph.name == "model.onnx"
     texts = ["a river", "the old town hall by the river"]
-    np.testing.assert_allclose(mapped.encode(texts), copied.encode(texts), atol=1e-6)
+    np.testing.assert_allclose(mapped.encode(texts), copied.encode(texts), atol=NORM_ERROR)
 
 
 def test_a_column_of_arrow_is_texts(bundle):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mirror_rt import InvalidTextError
 from mirror_rt.tokens.validity import why_invalid
+from rounding import of_norms
 
 WORDS = [
     "river",
@@ -62,10 +63,8 @@ def test_any_input_among_any_neighbours(encoder, inputs, batch_size, on_too_long
     np.testing.assert_array_equal(list(stream), vectors)
 
     lost = np.isnan(vectors).any(axis=1)
-    # The squares are added up in float32, the root is taken, and each number is divided by it.
-    rounding = (encoder.dimension / 2 + 2) * 2**-24
     norms = np.linalg.norm(vectors[~lost].astype(float), axis=1)
-    np.testing.assert_allclose(norms, 1, atol=rounding)
+    np.testing.assert_allclose(norms, 1, atol=of_norms(encoder.dimension, times=1))
     unusable = np.array([why_invalid(item) is not None for item in inputs])
     assert (lost == unusable).all() or on_too_long == "error"
     assert not (unusable & ~lost).any()

@@ -16,11 +16,9 @@ import pytest
 from mirror_rt import ClosedError, ConfigError, Encoder, InvalidTextError
 from mirror_rt.scheduling.tasks import scheduler_of
 from mirror_rt.tokens.windows import one_ahead, text_windows
+from rounding import NORM_ERROR
 
 TEXTS = ["the river", "a", "the old town " * 9, "word", "人生"]
-# The scheduler makes unit vectors by itself. Either way the squares of 32 numbers are added up in
-# float32, the root is taken, and each number is divided by it.
-TWICE_ROUNDED = 2 * (32 / 2 + 2) * 2**-24
 
 
 def test_windows_by_count_and_by_characters():
@@ -234,11 +232,11 @@ def test_aencode_is_encode(encoder):
         )
 
     one, some, *each = asyncio.run(main())
-    np.testing.assert_allclose(one, encoder.encode("one string"), atol=TWICE_ROUNDED)
+    np.testing.assert_allclose(one, encoder.encode("one string"), atol=NORM_ERROR)
     assert some.dtype == np.float16
-    half, whole = TWICE_ROUNDED + 2**-12, encoder.encode(TEXTS, truncate_dim=8)
+    half, whole = NORM_ERROR + 2**-12, encoder.encode(TEXTS, truncate_dim=8)
     np.testing.assert_allclose(some, whole, atol=half)
-    np.testing.assert_allclose(each, encoder.encode(TEXTS), atol=TWICE_ROUNDED)
+    np.testing.assert_allclose(each, encoder.encode(TEXTS), atol=NORM_ERROR)
     with pytest.raises(InvalidTextError, match="item 1: the string is empty"):
         asyncio.run(encoder.aencode(["a", ""]))
 
@@ -255,7 +253,7 @@ def test_tasks_share_batches(held):
 
     found = asyncio.run(main(40))
     assert held.batches <= 1 + len(TEXTS)  # of equal texts that wait, one runs
-    np.testing.assert_allclose(found, held.encode(TEXTS * 8), atol=TWICE_ROUNDED)
+    np.testing.assert_allclose(found, held.encode(TEXTS * 8), atol=NORM_ERROR)
 
     async def in_another_event_loop():
         return await asyncio.gather(held.aencode("a"), held.aencode("word"))

@@ -412,6 +412,7 @@ def test_the_report_begins_with_the_verdict(report):
         assert words in page
 
 
+@pytest.mark.full
 @pytest.mark.browser
 def test_the_report_in_a_browser(report, browser, tmp_path):
     (tmp_path / "report.html").write_text(report[2])

@@ -12,20 +12,14 @@ from mirror_export.pack.mapped_bundle import copy_mapped
 from mirror_rt import ConfigError, Encoder, LanguagePack, Manifest
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
+from rounding import RUN_ERROR
 
 SIZE = 32
 
 
 @pytest.fixture(scope="module")
-def base(tiny_bert, tmp_path_factory):
-    out = tmp_path_factory.mktemp("align") / "base"
-    export_bundle(
-        ExportConfig(
-            str(tiny_bert), out, pooling="mean", precisions=("fp32", "int8"),
-            targets=("cpu", "cuda"), force=True,
-        )
-    )  # fmt: skip
-    return out
+def base(all_variants):
+    return all_variants("bert")
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +62,9 @@ def test_a_pack_becomes_one_space(pack, dictionaries, words, cli, tmp_path):
     texts = words[:30]
     assert Encoder.load(tmp_path / "one/fr").providers == ["native"]
     exact = Encoder.load(tmp_path / "one/fr", providers="cpu").encode(texts)
-    np.testing.assert_allclose(Encoder.load(tmp_path / "one/fr").encode(texts), exact, atol=1e-5)
+    np.testing.assert_allclose(
+        Encoder.load(tmp_path / "one/fr").encode(texts), exact, atol=RUN_ERROR
+    )
     with LanguagePack.load(tmp_path / "one") as aligned:
         english, french, italian = (aligned.encode(texts, lang=tag) for tag in ("en", "fr", "it"))
         mixed = aligned.encode(["rain", "rain"], lang=["en", "it"])
@@ -76,7 +72,7 @@ def test_a_pack_becomes_one_space(pack, dictionaries, words, cli, tmp_path):
     np.testing.assert_allclose(italian, english, atol=1e-4)
     assert mixed[0] @ mixed[1] > 0.999
     raw = Encoder.load(pack / "fr").encode(texts)
-    np.testing.assert_allclose(french @ french.T, raw @ raw.T, atol=1e-5)
+    np.testing.assert_allclose(french @ french.T, raw @ raw.T, atol=RUN_ERROR)
     manifest = Manifest.read(tmp_path / "one/fr")
     manifest.verify(tmp_path / "one/fr")
     assert manifest.alignment["dictionaries"][0]["name"] == "en-fr.train.tsv"
@@ -96,7 +92,7 @@ def test_every_graph_and_the_modules_have_the_map(base, pack, words):
     weight = load_dense(dense.declared).linear.weight.numpy()
     plain = Encoder.load(base).encode(words[:9])
     np.testing.assert_allclose(
-        plain @ weight.T, Encoder.load(pack / "fr").encode(words[:9]), atol=1e-5
+        plain @ weight.T, Encoder.load(pack / "fr").encode(words[:9]), atol=RUN_ERROR
     )
     packed = onnx.load(pack / "fr/onnx/model_packed.onnx")  # with the weights of model.onnx
     stored = {one.name: one for one in packed.graph.initializer}

@@ -20,6 +20,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from drawn_folders import draw_cross_encoder, draw_encoder, draw_texts
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import Encoder, MirrorError, Reranker, compat
+from tiers import tiers
 from tiny_models import make_model
 
 logger = logging.getLogger(__name__)
@@ -168,12 +169,12 @@ def fresh(tmp_path, seed):
     return folder
 
 
-@pytest.mark.parametrize("seed", FEW)
+@pytest.mark.parametrize("seed", tiers(FEW, fast=[0]))
 def test_an_encoder(seed, tiny_model, tmp_path):
     compare_encoder(seed, tiny_model, tmp_path)
 
 
-@pytest.mark.parametrize("seed", FEW)
+@pytest.mark.parametrize("seed", tiers(FEW, fast=[0]))
 def test_a_cross_encoder(seed, ranker, tiny_model, tmp_path):
     compare_cross_encoder(seed, ranker, tiny_model, tmp_path)
 

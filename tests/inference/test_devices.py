@@ -16,6 +16,7 @@ from mirror_rt.inference.loaded_graph import Replicas
 from mirror_rt.inference.providers import CPU, CUDA
 from mirror_rt.inference.shared_libraries import nvidia_cards
 from mirror_rt.tokens.windows import parallel_map
+from rounding import NORM_ERROR, RUN_ERROR
 
 ENDS = ["the river", "a", "the old town hall by the river " * 3, "word", "river " * 100]
 TEXTS = ["the " * i + end for i in range(8) for end in ENDS]  # equal texts would run once
@@ -38,7 +39,7 @@ def test_rows_that_are_not_finite_run_again_on_the_same_card(bundle_copy, bundle
     spoil_token(bundle / "onnx/model.onnx", bundle_copy / "onnx/model_fp16.onnx", river)
     add_variant(bundle_copy, "fp16", "onnx/model_fp16.onnx", precision="fp16")
     encoder = Encoder.load(bundle_copy, variant="fp16", verify=False, devices=[1, 2])
-    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=RUN_ERROR)
     assert encoder.pipeline.model._exact.devices == [1]
 
 
@@ -46,11 +47,11 @@ def test_rows_that_are_not_finite_run_again_on_the_same_card(bundle_copy, bundle
 def test_several_devices_give_the_same_in_order(bundle, cards, expected, devices):
     with Encoder.load(bundle, devices=devices) as encoder:
         assert encoder.devices == ["cuda:0", "cuda:1", "cuda:2"]
-        np.testing.assert_allclose(encoder.encode(TEXTS, batch_size=2), expected, atol=1e-5)
+        np.testing.assert_allclose(encoder.encode(TEXTS, batch_size=2), expected, atol=RUN_ERROR)
         found = np.stack(list(encoder.encode_iter(iter(TEXTS), window=7)))
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        np.testing.assert_allclose(found, expected, atol=RUN_ERROR)
         for text, vector in zip(TEXTS[:6], expected, strict=False):
-            np.testing.assert_allclose(encoder.encode(text), vector, atol=1e-5)
+            np.testing.assert_allclose(encoder.encode(text), vector, atol=RUN_ERROR)
         assert min(encoder.pipeline.model.runner._runs) > 1
         assert encoder.pipeline.model.runner._running == [0, 0, 0]
         encoder.warmup(lengths=[16])
@@ -176,13 +177,13 @@ def test_captured_shapes_give_what_runs_give(captured, expected):
     graphs.run = lambda shape, *rest: (runs.append(shape), run(shape, *rest))[1]
     for rows in (1, 2, 3, 5, 8):
         texts = TEXTS[:rows]
-        np.testing.assert_allclose(captured.encode(texts), expected[:rows], atol=1e-5)
+        np.testing.assert_allclose(captured.encode(texts), expected[:rows], atol=RUN_ERROR)
         plain = captured.encode(texts, normalize_embeddings=False)
         unit = plain / np.linalg.norm(plain, axis=1, keepdims=True)
-        np.testing.assert_allclose(unit, expected[:rows], atol=1e-5)
+        np.testing.assert_allclose(unit, expected[:rows], atol=RUN_ERROR)
     assert len(runs) >= 10
     before = len(runs)
-    np.testing.assert_allclose(captured.encode(TEXTS, batch_size=512), expected, atol=1e-5)
+    np.testing.assert_allclose(captured.encode(TEXTS, batch_size=512), expected, atol=RUN_ERROR)
     assert len(runs) < before + 5  # most of it in batches of more rows, by the ordinary session
 
 
@@ -308,7 +309,7 @@ def test_what_a_cuda_session_is_opened_with(bundle, cuda_build, expected):
     assert told == [("0", *plain), ("0", *captured), ("1", *plain), ("1", *captured)]
     assert all(rest["enable_fallback"] == 0 for _, _, rest in cuda_build)
     assert not any(rest["disabled_optimizers"] for _, _, rest in cuda_build)
-    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=RUN_ERROR)
     assert encoder.pipeline.model.run_cost > 1000
     encoder.close()
 
@@ -369,7 +370,7 @@ def test_bound_runs_on_a_card_give_what_runs_give(cuda_encoder):
         session._bound, bound = None, session._bound
         expected = cuda_encoder.encode(TEXTS, batch_size=batch_size)
         session._bound = bound
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+        np.testing.assert_allclose(found, expected, atol=NORM_ERROR)
 
 
 @pytest.mark.gpu

@@ -9,6 +9,7 @@ import pytest
 from mirror_rt import BundleError, Encoder, Scheduler
 from mirror_rt.inference import io_binding as binding_module
 from mirror_rt.inference.providers import CPU, CUDA
+from rounding import NORM_ERROR, RUN_ERROR
 
 TEXTS = ["the river", "a", "the old town hall by the river " * 3, "word", "river " * 100] * 8
 
@@ -66,7 +67,7 @@ def test_buffers_are_used_again_and_bounded(bundle, cards, expected, monkeypatch
     ((_, device),) = buffers._kept.values()
     address = device.data_ptr()
     found = encoder.encode(TEXTS[:4])
-    np.testing.assert_allclose(found, expected[:4], atol=1e-6)
+    np.testing.assert_allclose(found, expected[:4], atol=NORM_ERROR)
     assert pool._free == [buffers]
     ((_, device),) = buffers._kept.values()
     assert device.data_ptr() == address
@@ -75,7 +76,7 @@ def test_buffers_are_used_again_and_bounded(bundle, cards, expected, monkeypatch
     assert 1 <= len(pool._free) <= 2
     monkeypatch.setattr(binding_module, "_KEEP_BYTES", 1)
     pool._free.clear()
-    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-6)
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=NORM_ERROR)
     assert not pool._free
 
 
@@ -97,7 +98,7 @@ def test_two_runs_are_in_flight_on_a_card(bundle, cards, expected):
             now.pop()
 
     session.run_with_iobinding = meet
-    np.testing.assert_allclose(encoder.encode(TEXTS, batch_size=2), expected, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode(TEXTS, batch_size=2), expected, atol=RUN_ERROR)
     assert max(most) == 2
     left.release(2)
     with Scheduler(encoder, token_budget=128) as scheduler:
@@ -140,7 +141,7 @@ def test_a_run_without_memory_runs_again_alone(bundle, cards, expected, failures
         with pytest.raises(BundleError, match=r"failed on cuda:0 .* Available memory of 7"):
             encoder.encode(TEXTS, batch_size=2)
     else:
-        np.testing.assert_allclose(encoder.encode(TEXTS, batch_size=2), expected, atol=1e-5)
+        np.testing.assert_allclose(encoder.encode(TEXTS, batch_size=2), expected, atol=RUN_ERROR)
     assert len(alone()) == min(failures, 2)
     for given in alone():
         assert given.get_run_config_entry("memory.enable_memory_arena_shrinkage") == "cpu:0"

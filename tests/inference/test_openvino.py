@@ -24,6 +24,7 @@ from mirror_rt.inference.engines import openvino_offer
 from mirror_rt.inference.openvino import compiling
 from mirror_rt.inference.openvino.runner import OpenVinoRunner
 from mirror_rt.inference.shared_libraries import nvidia_cards
+from rounding import NORM_ERROR, RUN_ERROR
 from tiers import tiers
 
 pytest.importorskip("openvino", reason="the extra openvino is not installed")
@@ -64,9 +65,9 @@ def test_every_family_gives_what_onnxruntime_gives(tiny_bundle, family, texts, h
     expected = Encoder.load(folder, providers="cpu").encode(texts)
     encoder = load(folder)
     found = encoder.encode(texts)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found, expected, atol=RUN_ERROR)
     alone = np.stack([encoder.encode(text) for text in texts])
-    np.testing.assert_allclose(found, alone, atol=1e-5)
+    np.testing.assert_allclose(found, alone, atol=RUN_ERROR)
     if has_bf16:
         cosines = (load(folder, variant="bf16").encode(texts) * expected).sum(1)
         assert cosines.mean() >= 0.9999
@@ -115,14 +116,14 @@ def test_threads_share_an_encoder(bundle, texts):
 
     def work(seed):
         for i in np.random.default_rng(seed).permutation(len(texts)).tolist():
-            np.testing.assert_allclose(encoder.encode(texts[i]), expected[i], atol=1e-5)
+            np.testing.assert_allclose(encoder.encode(texts[i]), expected[i], atol=RUN_ERROR)
 
     with ThreadPoolExecutor(4) as callers:
         assert len(list(callers.map(work, range(4)))) == 4
     with Scheduler(encoder) as scheduler:
         futures = [scheduler.submit(text) for text in texts]
         found = np.concatenate([future.result(60).embeddings for future in futures])
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found, expected, atol=RUN_ERROR)
 
 
 def test_close(bundle):
@@ -146,11 +147,11 @@ def test_without_onnxruntime_and_after_a_fork(command_in_child, bundle):
         "    return encoder.encode(texts)\n"
         "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
         "    for found in pool.map(work, range(4)):\n"
-        "        np.testing.assert_allclose(found, expected, atol=1e-6)\n"
+        f"        np.testing.assert_allclose(found, expected, atol={NORM_ERROR})\n"
         "if os.fork() == 0:\n"
         "    encoder.encode('a'); encoder.close(); sys.exit(0)\n"
         "assert os.wait()[1] == 0\n"
-        "np.testing.assert_allclose(work(0), expected, atol=1e-6)\n"
+        f"np.testing.assert_allclose(work(0), expected, atol={NORM_ERROR})\n"
         "print('well')",
     )
     assert out.strip() == "well"
@@ -186,7 +187,7 @@ def test_a_large_run_gives_its_memory_back(bundle):
     assert 1 <= len(idle) <= 2
     found = encoder.encode(long, batch_size=128)
     assert released
-    np.testing.assert_allclose(found, encoder.encode(long), atol=1e-5)
+    np.testing.assert_allclose(found, encoder.encode(long), atol=RUN_ERROR)
 
 
 def test_compiled_graphs_are_cached_and_not_mistaken(bundle_copy, cache, texts):
@@ -196,7 +197,7 @@ def test_compiled_graphs_are_cached_and_not_mistaken(bundle_copy, cache, texts):
     again = load(bundle_copy)
     assert again.pipeline.model.runner._open()[0].get_property("LOADED_FROM_CACHE")
     assert set((cache / "openvino").iterdir()) == kept
-    np.testing.assert_allclose(again.encode(texts), expected, atol=1e-6)
+    np.testing.assert_allclose(again.encode(texts), expected, atol=NORM_ERROR)
     graph = bundle_copy / Manifest.read(bundle_copy).variant("fp32").file
     token = encoder.tokenize([texts[0]])[0][1]
     spoil_token(graph, graph, token)
@@ -215,7 +216,7 @@ def test_a_cache_that_cannot_be_used_is_done_without(bundle, tmp_path, monkeypat
     for blob in (tmp_path / "new").rglob("*.blob"):
         blob.chmod(0o600)
         blob.write_bytes(blob.read_bytes()[: blob.stat().st_size // 2])
-    np.testing.assert_allclose(load(bundle).encode(texts), expected, atol=1e-6)
+    np.testing.assert_allclose(load(bundle).encode(texts), expected, atol=NORM_ERROR)
 
 
 def test_rows_that_are_not_finite_run_again_in_fp32(bundle, has_bf16, monkeypatch, texts, caplog):
@@ -294,7 +295,7 @@ def test_properties_are_passed_on(bundle, texts):
     encoder = load(bundle, provider_options={"NUM_STREAMS": 2}, threads=2)
     compiled, _ = encoder.pipeline.model.runner._open()
     assert compiled.get_property("NUM_STREAMS") == 2
-    np.testing.assert_allclose(encoder.encode(texts), load(bundle).encode(texts), atol=1e-6)
+    np.testing.assert_allclose(encoder.encode(texts), load(bundle).encode(texts), atol=NORM_ERROR)
 
 
 def test_a_graph_that_it_cannot_read(bundle_copy):
@@ -328,7 +329,7 @@ def test_command_line(cli, bundle, tmp_path, texts):
                "--output", tmp_path / "out.npy", *chosen)  # fmt: skip
     assert done.code == 0, done.err
     expected = Encoder.load(bundle, providers="cpu").encode(texts)
-    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, atol=1e-5)
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, atol=RUN_ERROR)
     done = cli("benchmark", bundle, "--batches", "1", "--seconds", "0.2", "--lengths", "8",
                "--json", tmp_path / "report.json", "--providers", "openvino")  # fmt: skip
     assert done.code == 0, done.err

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import shutil
 
 import numpy as np
 import pytest
@@ -13,15 +14,15 @@ from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.providers import CPU, CUDA
 from mirror_rt.tokens.joining import join_tokens
 from packed_on_cpu import write_packed_for_cpu
+from rounding import RUN_ERROR
 
 TEXTS = ["the river", "a", "the old town hall by the river " * 3, "word", "river " * 100] * 8
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_bert):
+def folder(tmp_path_factory, all_variants):
     out = tmp_path_factory.mktemp("packed") / "bundle"
-    options = {"pooling": "mean", "precisions": ("fp32",), "targets": ("cpu", "cuda")}
-    export_bundle(ExportConfig(str(tiny_bert), out, **options))
+    shutil.copytree(all_variants("bert"), out)
     write_packed_for_cpu(out / "onnx/model_packed.onnx", out / "onnx/for_cpu.onnx")
     return out
 
@@ -61,7 +62,7 @@ def test_bound_runs_give_what_the_padded_graph_gives(folder, manifest, batch_siz
         assert encoder.devices == ["cuda:0"]
         assert "token_indices" in encoder.pipeline.model.runner.inputs
         found = encoder.encode(TEXTS, batch_size=batch_size)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found, expected, atol=RUN_ERROR)
 
 
 def test_a_padding_free_graph_is_captured(folder, manifest):
@@ -75,7 +76,9 @@ def test_a_padding_free_graph_is_captured(folder, manifest):
         }  # fmt: skip
         assert len(shapes) == len({rows * length for rows, length in captured._shapes})
         for rows in (1, 2, 3, 8):
-            np.testing.assert_allclose(encoder.encode(TEXTS[:rows]), expected[:rows], atol=1e-5)
+            np.testing.assert_allclose(
+                encoder.encode(TEXTS[:rows]), expected[:rows], atol=RUN_ERROR
+            )
 
 
 @pytest.mark.full
@@ -94,4 +97,4 @@ def test_pairs_keep_their_types(tiny_cross_encoder, tmp_path, monkeypatch):
     manifest = dataclasses.replace(read, variants={"fp32-cuda": packed})
     load = LoadOptions(variant="fp32-cuda", providers="cpu", verify=False)
     found = Reranker(describe_folder(tmp_path / "bundle", manifest=manifest), load).predict(pairs)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found, expected, atol=RUN_ERROR)

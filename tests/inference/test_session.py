@@ -10,6 +10,7 @@ from mirror_rt import BundleError, ClosedError, ConfigError, Encoder, NonFiniteE
 from mirror_rt.cpus import CpuBudget
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.tokens.padding import RaggedTokens
+from rounding import NORM_ERROR, RUN_ERROR
 from tiers import tiers
 
 TEXTS = ["the river", "a", "the old town hall by the river", "word"] * 8
@@ -72,7 +73,7 @@ def test_no_spinning_under_a_quota(onnxruntime, quota):
 def test_spinning_changes_no_vector(bundle, how):
     expected = Encoder.load(bundle).encode(TEXTS)
     found = Encoder.load(bundle, spinning=how, threads=2).encode(TEXTS)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(found, expected, atol=NORM_ERROR)
 
 
 class Held:
@@ -100,9 +101,9 @@ def test_runs_beside_another_do_not_spin(bundle):
             second = scheduler.submit(TEXTS)
             assert asleep.began.wait(60)
             asleep.free.set()
-            np.testing.assert_allclose(second.result(60).embeddings, expected, atol=1e-6)
+            np.testing.assert_allclose(second.result(60).embeddings, expected, atol=NORM_ERROR)
             awake.free.set()
-            np.testing.assert_allclose(first.result(60).embeddings, expected[:1], atol=1e-6)
+            np.testing.assert_allclose(first.result(60).embeddings, expected[:1], atol=NORM_ERROR)
             asleep.began.clear()
             scheduler.encode(TEXTS[0])  # alone
             assert not asleep.began.is_set()
@@ -145,7 +146,7 @@ def test_no_second_session_of_another_model(bundle_copy):
         other.replace(graph)
         with Scheduler(encoder) as scheduler:
             assert encoder.pipeline.model.runner._sleeping is None
-            np.testing.assert_allclose(scheduler.encode(TEXTS), expected, atol=1e-6)
+            np.testing.assert_allclose(scheduler.encode(TEXTS), expected, atol=NORM_ERROR)
 
 
 def test_bad_spinning(bundle):
@@ -208,11 +209,11 @@ def test_fork_after_load_works(command_in_child, bundle, providers):
         "    return encoder.encode(['a river', 'the town'] * 20)\n"
         "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
         "    for found in pool.map(work, range(4)):\n"
-        "        np.testing.assert_allclose(found, expected, atol=1e-6)\n"
+        f"        np.testing.assert_allclose(found, expected, atol={NORM_ERROR})\n"
         "if os.fork() == 0:\n"
         "    encoder.encode('a'); encoder.close(); sys.exit(0)\n"
         "assert os.wait()[1] == 0\n"
-        "np.testing.assert_allclose(work(0), expected, atol=1e-6)\n"
+        f"np.testing.assert_allclose(work(0), expected, atol={NORM_ERROR})\n"
         "print('well')",
         env=os.environ | {"TOKENIZERS_PARALLELISM": "true"},
     )
@@ -250,7 +251,7 @@ def spoiled(bundle_copy, bundle):
 def test_rows_that_are_not_finite_run_again_in_fp32(spoiled, bundle, caplog):
     encoder = Encoder.load(spoiled, variant="fp16", verify=False)
     expected = Encoder.load(bundle).encode(TEXTS)
-    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=RUN_ERROR)
     encoder.encode(TEXTS)
     assert caplog.text.count("such texts run again in fp32 (said once)") == 1
     encoder.close()
@@ -270,7 +271,7 @@ def test_where_fp32_fails_too_that_text_alone_fails(spoiled, bundle):
     vectors = encoder.encode(texts, errors="nan")
     assert np.isnan(vectors).all(axis=1).tolist() == [False, True, False, True]
     expected = Encoder.load(bundle).encode(["a", "word"])
-    np.testing.assert_allclose(vectors[[0, 2]], expected, atol=1e-5)
+    np.testing.assert_allclose(vectors[[0, 2]], expected, atol=RUN_ERROR)
     with Scheduler(encoder) as scheduler:
         futures = [scheduler.submit(text) for text in texts]
         errors = [type(future.exception()) for future in futures]

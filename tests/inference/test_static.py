@@ -1,5 +1,6 @@
 """Static encoders: made of a bundle, and read in the layouts of other publishers."""
 
+import importlib
 import json
 import os
 import shutil
@@ -79,10 +80,11 @@ def published(tmp_path):
     return of_model2vec(tmp_path / "m2v", {"embeddings": table()}, normalize=True)
 
 
+@pytest.mark.needs("model2vec")
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8])
 def test_vectors_are_those_of_model2vec(tmp_path, dtype, normalize):
-    model2vec = pytest.importorskip("model2vec", reason="model2vec is not in build/model2vec")
+    model2vec = importlib.import_module("model2vec")
     folder = of_model2vec(tmp_path, {"embeddings": table(dtype=dtype)}, normalize=normalize)
     peer = model2vec.StaticModel.from_pretrained(folder)
     expected = peer.encode(TEXTS, max_length=None)
@@ -92,8 +94,9 @@ def test_vectors_are_those_of_model2vec(tmp_path, dtype, normalize):
     np.testing.assert_array_equal(one_by_one, encoder.encode(TEXTS))
 
 
+@pytest.mark.needs("model2vec")
 def test_a_quantised_vocabulary_of_model2vec(tmp_path):
-    model2vec = pytest.importorskip("model2vec", reason="model2vec is not in build/model2vec")
+    model2vec = importlib.import_module("model2vec")
     tensors = {
         "embeddings": table(4),
         "mapping": np.array([0, 1, 2, 3, 0, 1, 2, 3, 1, 1], np.int64),

@@ -16,6 +16,7 @@ from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.encoding.loaded_bundle import LoadedBundle
 from mirror_rt.pipeline.pipeline import Pipeline
+from rounding import NORM_ERROR
 
 TAGS = ["en", "fr", "ru", "zh", "ar", "es", "pt", "de", "it", "pl", "fi", "he"]
 
@@ -74,7 +75,7 @@ def test_a_language_for_each_text(languages):
     pack = LanguagePack.load(languages)
     got = pack.encode(iter(texts), lang=tags)
     each = [pack.encode(text, lang=tag) for text, tag in zip(texts, tags, strict=True)]
-    np.testing.assert_allclose(got, np.stack(each), atol=1e-6)
+    np.testing.assert_allclose(got, np.stack(each), atol=NORM_ERROR)
     assert got.dtype == np.float32
     assert each[0].shape == (32,)
     assert np.abs(got[0] - got[2]).max() > 1e-3
@@ -95,7 +96,7 @@ def test_a_bad_text_has_its_place_and_leaves_its_neighbours_alone(languages):
     assert "'not a tag' is not a language tag" in str(caught.value)
     got = pack.encode(texts, lang=tags, errors="nan")
     assert np.isnan(got).all(axis=1).tolist() == [False, True, False, True, True]
-    np.testing.assert_allclose(got[2], pack.encode("town", lang="ru"), atol=1e-6)
+    np.testing.assert_allclose(got[2], pack.encode("town", lang="ru"), atol=NORM_ERROR)
     with pytest.raises(InvalidTextError, match="item 2: "):
         pack.encode(["a", "a", "a " * 300], lang=["fr", "ru", "ru"], on_too_long="error")
 
@@ -145,7 +146,7 @@ def test_each_text_gets_what_its_bundle_gives(with_queries, method, options):
             if method == "token_pieces":
                 assert found == expected
             else:
-                np.testing.assert_allclose(found, expected, atol=1e-6)
+                np.testing.assert_allclose(found, expected, atol=NORM_ERROR)
         with pytest.raises(InvalidTextError, match="item 1: the string is empty"):
             getattr(pack, method)(["a", ""], ["en", "fr"], **options)
 
@@ -158,7 +159,7 @@ def test_a_pack_in_an_event_loop(with_queries, name):
         np.testing.assert_array_equal(got, encode(TEXTS, OF_EACH))
         one = asyncio.run(aencode("rain", "fr", normalize_embeddings=False))
         np.testing.assert_array_equal(one, encode("rain", "fr", normalize_embeddings=False))
-        np.testing.assert_allclose(pack.similarity(got, got).diagonal(), 1, atol=1e-6)
+        np.testing.assert_allclose(pack.similarity(got, got).diagonal(), 1, atol=NORM_ERROR)
 
 
 def test_a_cancelled_task_ends_the_work_of_its_thread(with_queries, monkeypatch):
@@ -189,7 +190,7 @@ def test_a_stream_of_texts_and_of_tags(with_queries):
     with LanguagePack.load(with_queries) as pack:
         texts, tags = TEXTS * 3, OF_EACH * 3
         got = list(pack.encode_iter(iter(texts), iter(tags), window=2))
-        np.testing.assert_allclose(got, pack.encode(texts, tags), atol=1e-6)
+        np.testing.assert_allclose(got, pack.encode(texts, tags), atol=NORM_ERROR)
         assert next(pack.encode_iter(["rain"] * 9, "fr", window=1)).base is None
         with pytest.raises(InvalidTextError, match="item 3: the string is empty"):
             list(pack.encode_iter(["a", "b", "c", ""], "fr", window=2))
@@ -386,11 +387,11 @@ def test_detection(languages):
     )
     texts = ["река", "river", " "]
     got = pack.encode(texts, lang="auto", errors="nan")
-    np.testing.assert_allclose(got[0], pack.encode("река", lang="ru"), atol=1e-6)
-    np.testing.assert_allclose(got[1], pack.encode("river"), atol=1e-6)
+    np.testing.assert_allclose(got[0], pack.encode("река", lang="ru"), atol=NORM_ERROR)
+    np.testing.assert_allclose(got[1], pack.encode("river"), atol=NORM_ERROR)
     mixed = pack.encode(["река", "river"], lang=["auto", "fr"])
-    np.testing.assert_allclose(mixed[0], got[0], atol=1e-6)
-    np.testing.assert_allclose(mixed[1], pack.encode("river", lang="fr"), atol=1e-6)
+    np.testing.assert_allclose(mixed[0], got[0], atol=NORM_ERROR)
+    np.testing.assert_allclose(mixed[1], pack.encode("river", lang="fr"), atol=NORM_ERROR)
 
 
 @pytest.mark.full
@@ -403,7 +404,7 @@ def test_detection_by_py3langid(languages):
         "42",
     ]
     got = pack.encode(texts, lang="auto")
-    np.testing.assert_allclose(got, pack.encode(texts, lang=["fr", "ru", None]), atol=1e-6)
+    np.testing.assert_allclose(got, pack.encode(texts, lang=["fr", "ru", None]), atol=NORM_ERROR)
     from mirror_rt.languages.detection import language_detector
 
     with pytest.raises(ConfigError, match="needs two languages that py3langid can tell apart"):
@@ -416,7 +417,9 @@ def test_encode_from_the_command_line(languages, cli, tmp_path):
     result = cli("encode", "--model", languages, "--lang", "pt-BR", *options)
     assert result.code == 0, result.err
     np.testing.assert_allclose(
-        np.load(tmp_path / "v.npy"), Encoder.load(languages / "pt").encode(["rain"]), atol=1e-6
+        np.load(tmp_path / "v.npy"),
+        Encoder.load(languages / "pt").encode(["rain"]),
+        atol=NORM_ERROR,
     )
     result = cli("encode", "--model", languages / "pt", "--lang", "pt", *options, "--overwrite")
     one_line_error(result, code=1, contains="is not a pack")

@@ -6,7 +6,7 @@ A field that is added to one place alone fails here.
 import asyncio
 import inspect
 import typing
-from dataclasses import MISSING, fields
+from dataclasses import fields
 
 import pytest
 
@@ -16,6 +16,7 @@ from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.pipeline.pipeline import Pipeline
+from option_values import GIVEN
 
 LOAD_FIELDS = [field.name for field in fields(LoadOptions)]
 ENCODE_FIELDS = [field.name for field in fields(EncodeOptions)]
@@ -27,21 +28,12 @@ class Asked(Exception):  # noqa: N818  # no error: it carries something
 
 
 @pytest.mark.parametrize(
-    ("options", "keywords", "values"),
-    [(LoadOptions, LoadKeywords, LOAD), (EncodeOptions, EncodeKeywords, ENCODE)],
+    ("options", "keywords"), [(LoadOptions, LoadKeywords), (EncodeOptions, EncodeKeywords)]
 )
-def test_keywords_and_values_are_those_of_the_fields(options, keywords, values):
+def test_keywords_are_those_of_the_fields(options, keywords):
     assert typing.get_type_hints(keywords) == typing.get_type_hints(options)
-    assert list(keywords.__annotations__) == list(values) == [f.name for f in fields(options)]
+    assert list(keywords.__annotations__) == [field.name for field in fields(options)]
     assert not keywords.__required_keys__
-    for field in fields(options):
-        default = field.default_factory() if field.default is MISSING else field.default
-        assert values[field.name] is not default
-
-
-@pytest.mark.parametrize("function", [Encoder.load, LanguagePack.load])
-def test_what_takes_keywords_of_load_takes_all(function):
-    assert typing.get_type_hints(function)["keywords"] == typing.Unpack[LoadKeywords]
 
 
 @pytest.fixture
@@ -56,19 +48,13 @@ def options_seen(monkeypatch):
     monkeypatch.setattr(LoadOptions, "find", lambda _, path: path)
 
 
-@pytest.mark.parametrize("name", LOAD_FIELDS)
-def test_load_passes_every_option(options_seen, bundle, name):
-    with pytest.raises(Asked) as asked:
-        Encoder.load(bundle, **{name: LOAD[name]})
-    assert asked.value.args == (LoadOptions(**{name: LOAD[name]}),)
-
-
-@pytest.mark.parametrize("name", LOAD_FIELDS)
-def test_a_pack_passes_every_option(options_seen, monkeypatch, tmp_path, name):
+@pytest.mark.parametrize("kind", [Encoder, LanguagePack])
+def test_load_passes_every_option(options_seen, monkeypatch, bundle, kind):
     monkeypatch.setattr("mirror_rt.languages.language_pack.PackIndex.read", lambda path: None)
     with pytest.raises(Asked) as asked:
-        LanguagePack.load(tmp_path, **{name: LOAD[name]})
-    assert asked.value.args == (LoadOptions(**{name: LOAD[name]}),)
+        kind.load(bundle, **LOAD)
+    assert asked.value.args == (LoadOptions(**LOAD),)
+    assert typing.get_type_hints(kind.load)["keywords"] == typing.Unpack[LoadKeywords]
 
 
 def test_what_loads_the_same_again_names_every_option(bundle):
@@ -126,28 +112,28 @@ def drained(result):
     return list(result) if inspect.isgenerator(result) else result
 
 
-@pytest.mark.parametrize("name", ENCODE_FIELDS)
 @pytest.mark.parametrize(
     "method",
     ["encode", "encode_with_info", "encode_query", "encode_document", "encode_iter",
      "encode_tokens", "aencode", "aencode_query", "aencode_document"],
 )  # fmt: skip
-def test_every_method_passes_every_option(encoder, plan_refused, method, name):
+def test_every_method_passes_every_option(encoder, plan_refused, method):
     with pytest.raises(Asked) as asked:
-        drained(getattr(encoder, method)(["a"], **{name: ENCODE[name]}))
-    assert asked.value.args[0][name] is ENCODE[name]
+        drained(getattr(encoder, method)(["a"], **ENCODE))
+    (given,) = asked.value.args
+    assert all(given[name] is value for name, value in ENCODE.items())
 
 
-@pytest.mark.parametrize("name", ENCODE_FIELDS)
 @pytest.mark.parametrize("method", ["submit", "encode", "encode_with_info", "aencode"])
-def test_a_scheduler_passes_every_option_but_one(scheduler, plan_refused, method, name):
-    if name == "batch_size":
-        with pytest.raises(ConfigError, match="batch_size: the batches of a Scheduler"):
-            drained(getattr(scheduler, method)(["a"], **{name: ENCODE[name]}))
-        return
+def test_a_scheduler_passes_every_option_but_one(scheduler, plan_refused, method):
+    call = getattr(scheduler, method)
+    with pytest.raises(ConfigError, match="batch_size: the batches of a Scheduler"):
+        drained(call(["a"], batch_size=5))
+    options = {name: value for name, value in ENCODE.items() if name != "batch_size"}
     with pytest.raises(Asked) as asked:
-        drained(getattr(scheduler, method)(["a"], **{name: ENCODE[name]}))
-    assert asked.value.args[0][name] is ENCODE[name]
+        drained(call(["a"], **options))
+    (given,) = asked.value.args
+    assert all(given[name] is value for name, value in options.items())
 
 
 def test_a_pack_of_bundles_passes_every_option_of_encode():

@@ -66,12 +66,15 @@ def test_scores_are_those_of_the_peer(family, tiny_cross_encoder, tiny_reranker,
         ("bert", {"problem_type": "single_label_classification"}),
     ],
 )
-def test_several_labels_and_settings(family, config, tmp_path, words, pairs):
-    make_model(family, tmp_path / "model", words, labels=3, config=config)
-    export_bundle(ExportConfig(str(tmp_path / "model"), tmp_path / "bundle"))
-    expected = logits_of(tmp_path / "model", pairs)
-    peer = CrossEncoder(str(tmp_path / "model"), device="cpu")
-    reranker = Reranker.load(tmp_path / "bundle", threads=1)
+def test_several_labels_and_settings(family, config, made_once, words, pairs):
+    def export(out):
+        make_model(family, out / "model", words, labels=3, config=config)
+        export_bundle(ExportConfig(str(out / "model"), out / "bundle"))
+
+    folder = made_once(f"labels/{family}", export)
+    expected = logits_of(folder / "model", pairs)
+    peer = CrossEncoder(str(folder / "model"), device="cpu")
+    reranker = Reranker.load(folder / "bundle", threads=1)
     assert reranker.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
     np.testing.assert_allclose(reranker.predict(pairs), expected, atol=1e-4)
     np.testing.assert_allclose(reranker.predict(pairs), peer.predict(pairs), atol=1e-4)
@@ -131,11 +134,15 @@ def test_what_cannot_be_exported(tiny_cross_encoder, tiny_bert, tmp_path, words)
     assert not (tmp_path / "bundle").exists()
 
 
-def test_its_encoder_alone(tiny_cross_encoder, tmp_path):
+def test_its_encoder_alone(tiny_cross_encoder, made_once):
     """With a pooling, the encoder is exported as before, and the head is left out."""
-    config = ExportConfig(str(tiny_cross_encoder("bert")), tmp_path / "bundle", pooling="mean")
-    assert export_bundle(config).scores is None
-    assert Encoder.load(tmp_path / "bundle", threads=1).encode(["a text"]).shape == (1, 32)
+
+    def export(out):
+        export_bundle(ExportConfig(str(tiny_cross_encoder("bert")), out, pooling="mean"))
+
+    folder = made_once("bundles/encoder-of-a-reranker", export)
+    assert Manifest.read(folder).scores is None
+    assert Encoder.load(folder, threads=1).encode(["a text"]).shape == (1, 32)
 
 
 @pytest.mark.full

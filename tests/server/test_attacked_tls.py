@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import json
-import shutil
 import socket
 import ssl
 import subprocess
@@ -12,10 +11,7 @@ import pytest
 
 from server_process import ServerProcess, until
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the command openssl"),
-]
+pytestmark = [pytest.mark.full, pytest.mark.needs("openssl")]
 
 
 class TlsServer(ServerProcess):

@@ -60,7 +60,7 @@ def test_autoscaler_has_its_metric():
 
 
 @pytest.mark.full
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
+@pytest.mark.needs("kubectl")
 def test_kustomize():
     line = ["kubectl", "kustomize", str(KUBERNETES)]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
@@ -69,7 +69,7 @@ def test_kustomize():
 
 
 @pytest.mark.full
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
+@pytest.mark.needs("kubectl")
 @pytest.mark.parametrize("guide", ["deploy", "kubernetes"])
 def test_the_secret_of_the_guides(guide, tmp_path):
     """It has what the pod and the PodMonitor look for."""
@@ -140,20 +140,16 @@ def test_the_cuda_image_has_the_tested_onnxruntime():
 
 
 @pytest.mark.full
+@pytest.mark.needs("docker")
 @pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.cuda"])
 def test_docker_accepts_it(name):
-    docker = shutil.which("docker")
-    if docker is None or subprocess.run([docker, "info"], capture_output=True).returncode:
-        pytest.skip("there is no Docker daemon here")
-    if subprocess.run([docker, "buildx", "version"], capture_output=True).returncode:
-        pytest.skip("this Docker has no buildx, which checks files without building them")
-    line = [docker, "build", "--check", "-f", str(DEPLOY / name), str(ROOT)]
+    line = ["docker", "build", "--check", "-f", str(DEPLOY / name), str(ROOT)]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.full
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
+@pytest.mark.needs("systemd")
 def test_systemd_unit(tmp_path):
     text = (DEPLOY / "mirror-rt.service").read_text()
     command = re.search(r"^ExecStart=(\S+) serve$", text, re.MULTILINE)

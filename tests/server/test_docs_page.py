@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import subprocess
 from importlib import resources
 from pathlib import Path
@@ -26,7 +25,7 @@ OPERATIONS = {
 PACKED = (resources.files("mirror_rt") / "server" / "http" / "scalar.js.gz").read_bytes()
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+@pytest.mark.needs("curl")
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_the_sample_runs(open_server, name):
     operation = OPERATIONS[name]

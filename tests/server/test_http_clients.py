@@ -1,7 +1,6 @@
 """The clients that languages and systems come with, as they are by default."""
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -48,48 +47,38 @@ def check(answers: list[str], expected) -> None:
         np.testing.assert_allclose(json.loads(line.split(" ", 1)[1])[0], vector, atol=1e-5)
 
 
-def need(program: str) -> str:
-    found = shutil.which(program)
-    if found is None:
-        pytest.skip(f"{program} is not installed")
-    return found
-
-
+@pytest.mark.needs("curl")
 @pytest.mark.parametrize("path", ["embed", "embed?x=1", ""])
 def test_curl_offers_http2(address, bodies, expected, path):
-    curl = need("curl")
-    if "HTTP2" not in "".join(run(curl, "-V")):
-        pytest.skip("this curl was built without HTTP/2")
     told = [word for body in bodies
             for word in ("--next", "--silent", "--http2", f"{address}{path}", "--data-binary",
                          f"@{body}", "--write-out", STATUS)]  # fmt: skip
-    lines = run(curl, *told[1:])
+    lines = run("curl", *told[1:])
     check([f"{code} {body}" for body, code in zip(lines[::2], lines[1::2], strict=True)], expected)
 
 
+@pytest.mark.needs("curl")
 def test_curl_waits_for_leave(address, bodies, expected):
-    lines = run(need("curl"), "--silent", "--header", "Expect: 100-continue", "--data-binary",
+    lines = run("curl", "--silent", "--header", "Expect: 100-continue", "--data-binary",
                 f"@{bodies[1]}", f"{address}embed", "--write-out", STATUS)  # fmt: skip
     check([f"{lines[1]} {lines[0]}"], expected[1:2])
 
 
+@pytest.mark.needs("java")
 def test_the_client_of_java(address, bodies, expected):
     """java.net.http offers h2c with every request in the clear."""
-    need("javac")  # which runs the source
-    check(run(need("java"), PROGRAMS / "Client.java", f"{address}embed", *bodies), expected)
+    check(run("java", PROGRAMS / "Client.java", f"{address}embed", *bodies), expected)
 
 
+@pytest.mark.needs("go")
 def test_the_client_of_go(address, bodies, expected, tmp_path):
-    go = need("go")
     program = tmp_path / "client"
-    run(go, "build", "-o", program, PROGRAMS / "client.go")
+    run("go", "build", "-o", program, PROGRAMS / "client.go")
     check(run(program, f"{address}embed", *bodies), expected)
 
 
+@pytest.mark.needs("node")
 def test_the_clients_of_node(address, bodies, expected):
     """fetch, http.request, and http.request that offers h2c: three answers a body."""
-    node = need("node")
-    if int(run(node, "--version")[0].lstrip("v").split(".")[0]) < 18:
-        pytest.skip("node has fetch from 18 on")
-    lines = run(node, PROGRAMS / "client.mjs", f"{address}embed", *bodies)
+    lines = run("node", PROGRAMS / "client.mjs", f"{address}embed", *bodies)
     check(lines, [vector for vector in expected for _ in range(3)])

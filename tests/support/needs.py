@@ -80,6 +80,8 @@ NEEDS = {
     "java": Need("Java", "apt-get install default-jdk-headless", _programs("javac", "java")),
     "go": Need("Go", "apt-get install golang-go", _programs("go")),
     "node": Need("Node from 18 on", "apt-get install nodejs", _node),
+    "openssl": Need("the command openssl", "apt-get install openssl", _programs("openssl")),
+    "compiler": Need("a C++ compiler", "apt-get install g++", _programs("g++")),
     "kubectl": Need("kubectl", "apt-get install kubectl (pkgs.k8s.io)", _programs("kubectl")),
     "docker": Need(
         "a Docker daemon with buildx", "apt-get install docker.io docker-buildx",

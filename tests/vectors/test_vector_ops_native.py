@@ -1,7 +1,6 @@
 """Quantisation and top-k in C++ without Python: under sanitizers, and on another processor."""
 
 import platform
-import shutil
 import subprocess
 
 import pytest
@@ -28,7 +27,7 @@ def run(*command):
     return done.stdout
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.needs("compiler")
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_under_sanitizers(tmp_path, sanitizer):
     # Every instruction set's file, lowered to what the processor has, whichever that is.

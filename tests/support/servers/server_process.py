@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ class ServerProcess:
 
     def __init__(self, *arguments: object, log_to: str | None = None, **environment: str) -> None:
         line = [sys.executable, "-m", "mirror_rt.cli", "serve", *map(str, arguments)]
-        self.port = 0 if log_to is None else _free_port()
+        self._held = contextlib.ExitStack()
+        self.port = 0 if log_to is None else self._held.enter_context(held_port())
         with contextlib.ExitStack() as stack:
             log = subprocess.PIPE if log_to is None else stack.enter_context(Path(log_to).open("w"))
             self.process = subprocess.Popen(
@@ -98,15 +99,19 @@ class ServerProcess:
             self.process.send_signal(number)
         code = self.process.wait(30)
         self._reader.join(10)
+        self._held.close()
         if self.process.stderr is not None:
             self.process.stderr.close()
         return code
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+@contextlib.contextmanager
+def held_port() -> Iterator[int]:
+    """Give a port that no other process gets: bound here, for one who listens with SO_REUSEADDR."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def read_all(connection: socket.socket) -> bytes:

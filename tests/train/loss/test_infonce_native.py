@@ -1,7 +1,6 @@
 """The C++ of the loss without Python: under sanitizers, and on another processor."""
 
 import platform
-import shutil
 import subprocess
 
 import pytest
@@ -29,7 +28,7 @@ def run(*command):
     return done.stdout
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.needs("compiler")
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_under_sanitizers(tmp_path, sanitizer):
     x86 = platform.machine() == "x86_64"
@@ -40,7 +39,7 @@ def test_under_sanitizers(tmp_path, sanitizer):
     assert "portable: 401 pairs" in run(tmp_path / "check")
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.needs("compiler")
 def test_without_vector_extensions(tmp_path):
     """As Microsoft's compiler builds it."""
     build("g++", PORTABLE, ["-DMIRROR_RT_PLAIN_VECTORS"], tmp_path / "check")

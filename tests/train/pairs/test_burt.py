@@ -104,6 +104,7 @@ def test_the_learning_rate_rises_and_falls():
     assert rate_factor(0, 3, warm_up=0.0, decay=True) == 1
 
 
+@pytest.mark.full
 def test_from_pairs_to_a_bundle(tasks, configure, tmp_path, succeed):
     report = tune_burt(tasks, configure(recipe={"steps": 40, "pooling": "max"}))
     losses = report.stats.losses

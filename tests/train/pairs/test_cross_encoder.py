@@ -74,6 +74,7 @@ def test_the_peers_load_the_folder_with_the_same_scores(family, tiny_model, file
     np.testing.assert_allclose(found, 1 / (1 + np.exp(-logits[:, 0])), atol=1e-5)
 
 
+@pytest.mark.full
 def test_its_bundle_has_the_same_scores(file, configure, words, tmp_path):
     pairs = read_labelled_pairs(file("train.tsv", HEADER, *scored(words)))
     out = tune_cross_encoder(pairs, configure()).out

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,20 +18,12 @@ from mirror_train.compute.launch import is_first_process
 from mirror_train.compute.processes import Processes, joined_processes
 from mirror_train.data.views import dropout_seed, step_rng
 from paths import TESTS
+from server_process import held_port
 
 PROBES = ["the river", "a", "old town on the river", "doctor"]
 TIMEOUT = 600  # seconds after which a process hangs, however busy the machine is
 WORKERS = TESTS / "support" / "processes"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
-
-
-@contextlib.contextmanager
-def held_port():
-    """A port that no other process gets: bound here, where torch, which asks to share, listens."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
 
 
 def start(*arguments, **variables):

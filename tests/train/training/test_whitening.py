@@ -66,6 +66,7 @@ def run(tiny_bert, out, *, whitening=0.5, **options):
     return tune(data, TuneConfig(recipe=recipe, out=out, model=str(tiny_bert), **options))
 
 
+@pytest.mark.full
 def test_from_tuning_to_a_bundle(tiny_bert, succeed, tmp_path):
     from sentence_transformers import SentenceTransformer
 
