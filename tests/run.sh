@@ -44,6 +44,7 @@ fetches() {
   fetch alone build/helm kserve cloudcoil cloudcoil-models-keda cloudcoil-models-prometheus-operator \
     kserve six
   fetch alone build/cohere cohere cohere==5.21.1 fastavro langchain-cohere langchain-community
+  fetch alone build/zig ziglang ziglang==0.17.1
   fetch alone build/model2vec model2vec model2vec==0.10.0
   fetch alone build/fastembed fastembed fastembed==0.9.1 loguru mmh3 py_rust_stemmers
   fetch alone build/cuda-tools nvidia nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37

@@ -4,9 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
-#include <new>
 #include <utility>
 #include <vector>
 
@@ -14,11 +11,9 @@
 #include <sys/mman.h>
 #endif
 
-namespace mirror_rt::engine {
+#include "aligned.h"
 
-struct Free {
-  void operator()(void* p) const { std::free(p); }
-};
+namespace mirror_rt::engine {
 
 /// `size` values, not set, and one cache line more, since vectors may be read past the end.
 template <class T>
@@ -26,9 +21,8 @@ class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(std::int64_t size) : size_(size) {
-    const std::size_t bytes = (static_cast<std::size_t>(size) * sizeof(T) + 127) / 64 * 64;
-    data_.reset(static_cast<T*>(std::aligned_alloc(64, bytes)));
-    if (data_ == nullptr) throw std::bad_alloc();
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    data_ = aligned<T>((size + 2 * kLine - 1) / kLine * kLine);
   }
   T* get() const { return data_.get(); }
   std::int64_t size() const { return size_; }
@@ -43,7 +37,7 @@ class Buffer {
   }
 
  private:
-  std::unique_ptr<T, Free> data_;
+  Aligned<T> data_;
   std::int64_t size_ = 0;
 };
 
@@ -55,12 +49,10 @@ class Arena {
     bytes = (bytes + 63) / 64 * 64;
     if (bytes > left_) {
       left_ = std::max((bytes + kPage - 1) / kPage * kPage, kLeast);
-      const auto size = static_cast<std::size_t>(left_);
-      next_ = static_cast<std::int8_t*>(std::aligned_alloc(kPage, size));
-      if (next_ == nullptr) throw std::bad_alloc();
-      chunks_.emplace_back(next_);
+      chunks_.push_back(aligned<std::int8_t, kPage>(left_));
+      next_ = chunks_.back().get();
 #ifdef MADV_HUGEPAGE
-      madvise(next_, size, MADV_HUGEPAGE);  // only a wish
+      madvise(next_, static_cast<std::size_t>(left_), MADV_HUGEPAGE);  // only a wish
 #endif
     }
     left_ -= bytes;
@@ -71,7 +63,7 @@ class Arena {
   static constexpr std::int64_t kPage = 1 << 21,
                                 kLeast = 1 << 25;  // what is not used costs nothing
 
-  std::vector<std::unique_ptr<std::int8_t, Free>> chunks_;
+  std::vector<Aligned<std::int8_t, kPage>> chunks_;
   std::int8_t* next_ = nullptr;
   std::int64_t left_ = 0;
 };

@@ -6,9 +6,9 @@
 //
 //   packed [columns / strip][depth / u][strip][u]
 //
-// where a unit is u numbers along the summed index: 1 float32, 2 bfloat16 or 4 int8. Every sum runs
-// over the depth in order, whatever the rows beside it, so the vector of a text is the same in
-// every batch.
+// where a unit is u numbers along the summed index: 1 float32, 2 bfloat16 or 4 int8; or twice as
+// many of the latter two, where a processor multiplies squares. Every sum runs over the depth in
+// order, whatever the rows beside it, so the vector of a text is the same in every batch.
 //
 // Int8 activations are unsigned, or signed in NEON, each token with a scale and a zero of its own
 // for every block of the depth. Where a processor only adds such products in 16 bits, in eights,
@@ -96,8 +96,8 @@ struct Head {
 
 struct Isa {
   const char* name;
-  bool (*supported)();
   std::int64_t strip;  // columns that are packed together
+  std::int64_t unit;   // bytes of a unit of bfloat16 or int8
   bool pairs;          // whether products of bfloat16 are faster than those of float32
   int levels;          // the largest int8 activation
   std::int64_t block;  // so many int8 activations of a token have a scale

@@ -1,6 +1,4 @@
 // AVX-512 with products of int8 quadruples and of bfloat16 pairs.
 #define MIRROR_RT_ISA avx512_bf16
 #define MIRROR_RT_LANES 16
-#define MIRROR_RT_SUPPORTED \
-  __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16")
 #include "engine/kernels.h"

@@ -1,5 +1,4 @@
 // AVX-512 with products of int8 quadruples (VNNI).
 #define MIRROR_RT_ISA avx512_vnni
 #define MIRROR_RT_LANES 16
-#define MIRROR_RT_SUPPORTED __builtin_cpu_supports("avx512vnni")
 #include "engine/kernels.h"

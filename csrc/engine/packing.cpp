@@ -24,12 +24,13 @@ std::int8_t to_int8(float x) {
   return static_cast<std::int8_t>(bits_of(x + 12582912.0f) - 0x4b400000);
 }
 
-/// Packs a weight by strips; convert(x, column) returns the number that stands for x.
+/// Packs a weight by strips, in units of `size` numbers; convert(x, column) returns the number that
+/// stands for x.
 template <class T, class Convert>
-void pack(const Weight& w, std::int64_t strip, std::int64_t strips, std::int64_t units, T* out,
+void pack(const Weight& w, std::int64_t strip, std::int64_t strips, std::int64_t size, T* out,
           const Convert& convert) {
-  constexpr std::int64_t size = 4 / sizeof(T);
-  float rows[size][kPanel];
+  const std::int64_t units = blocks_of(w.depth, size);
+  float rows[8][kPanel];
   for (std::int64_t task = 0; task < strips * units; ++task) {
     const std::int64_t column = task / units * strip, depth = task % units * size;
     for (std::int64_t i = 0; i < size; ++i) {
@@ -72,14 +73,14 @@ Buffer<float> scales_of(const Weight& w, std::int64_t columns, bool eights) {
 
 /// Returns the sum of each column's weights in each block of the depth.
 Buffer<std::int32_t> sums_of(const std::int8_t* packed, std::int64_t strip, std::int64_t strips,
-                             std::int64_t units, std::int64_t block) {
-  const std::int64_t columns = strips * strip, size = columns * blocks_of(units, block / 4);
-  Buffer<std::int32_t> sums(size);
-  std::fill_n(sums.get(), size, 0);
+                             std::int64_t size, std::int64_t units, std::int64_t block) {
+  const std::int64_t columns = strips * strip, count = columns * blocks_of(units, block / size);
+  Buffer<std::int32_t> sums(count);
+  std::fill_n(sums.get(), count, 0);
   for (std::int64_t task = 0; task < strips * units; ++task) {
-    const std::int64_t number = task % units / (block / 4);
+    const std::int64_t number = task % units / (block / size);
     std::int32_t* sum = sums.get() + number * columns + task / units * strip;
-    for (std::int64_t i = 0; i < 4 * strip; ++i) sum[i / 4] += *packed++;
+    for (std::int64_t i = 0; i < size * strip; ++i) sum[i / size] += *packed++;
   }
   return sums;
 }
@@ -87,24 +88,25 @@ Buffer<std::int32_t> sums_of(const std::int8_t* packed, std::int64_t strip, std:
 }  // namespace
 
 PackedMatrix::PackedMatrix(const Isa& isa, Precision precision, const Weight& w, Arena& arena) {
-  const std::int64_t size = 4 / bytes_of(precision);
+  const std::int64_t unit = precision == Precision::float32 ? 4 : isa.unit;
+  const std::int64_t size = unit / bytes_of(precision);
   const std::int64_t columns = round_up(w.columns, kPanel);
   const std::int64_t strip = isa.strip, strips = columns / strip;
-  const std::int64_t units = round_up(w.depth, size) / size;
+  const std::int64_t units = blocks_of(w.depth, size);
   bias_ = copy_rows(w.bias, 1, w.columns, columns);
-  std::int8_t* packed = arena.take(columns * units * 4);
+  std::int8_t* packed = arena.take(columns * units * unit);
   void* out = packed;
   if (precision == Precision::float32) {
-    pack(w, strip, strips, units, static_cast<float*>(out), [](float x, auto) { return x; });
+    pack(w, strip, strips, size, static_cast<float*>(out), [](float x, auto) { return x; });
   } else if (precision == Precision::bfloat16) {
     const auto convert = [](float x, auto) { return to_bfloat16(x); };
-    pack(w, strip, strips, units, static_cast<std::uint16_t*>(out), convert);
+    pack(w, strip, strips, size, static_cast<std::uint16_t*>(out), convert);
   } else {
     scales_ = scales_of(w, columns, isa.levels == kPairLevels);
     const float* scales = scales_.get();
-    pack(w, strip, strips, units, packed,
+    pack(w, strip, strips, size, packed,
          [=](float x, auto column) { return to_int8(x / scales[column]); });
-    sums_ = sums_of(packed, strip, strips, units, isa.block);
+    sums_ = sums_of(packed, strip, strips, size, units, isa.block);
   }
   matrix_ = {columns / kPanel, units, packed, bias_.get(), scales_.get(), sums_.get()};
 }

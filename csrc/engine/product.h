@@ -78,6 +78,47 @@ inline void multiply(const typename Op::Unit* a, std::int64_t a_stride, const ty
   }
 }
 
+/// The same by products of two rows and two columns; an odd last row stands for two.
+template <class Op, int R, int V, int Lines>
+inline void multiply_squares(const typename Op::Unit* a, std::int64_t a_stride,
+                             const typename Op::Unit* b, std::int64_t b_stride, std::int64_t units,
+                             typename Op::Sum (&sums)[R][V], Ahead ahead) {
+  typename Op::Sum local[(R + 1) / 2][2 * V] = {};
+  for (const auto* end = a + units; a < end; ++a, b += b_stride) {
+    for (int line = 0; line < 2 * Lines; ++line) __builtin_prefetch(ahead.place + line * kLine);
+    ahead.place += ahead.step;
+    typename Op::Units right[2 * V];
+#pragma GCC unroll 8
+    for (int v = 0; v < 2 * V; ++v) right[v] = load_as<typename Op::Units>(b + 2 * v);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r += 2) {
+      const typename Op::Units left = {a[r * a_stride], a[(r + 1 < R ? r + 1 : r) * a_stride]};
+#pragma GCC unroll 8
+      for (int v = 0; v < 2 * V; ++v) local[r / 2][v] = Op::add(local[r / 2][v], right[v], left);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+      const auto* sum = local[r / 2] + 2 * v;
+      sums[r][v] = r % 2 == 0 ? Op::first_row(sum[0], sum[1]) : Op::second_row(sum[0], sum[1]);
+    }
+  }
+}
+
+/// One or the other, for the rows of an operand and a strip of packed weights.
+template <class Op, int Lines, int Level, int R, int V>
+inline void multiply_strip(const typename Op::Unit* a, std::int64_t a_stride,
+                           const typename Op::Unit* b, std::int64_t units,
+                           typename Op::Sum (&sums)[R][V], Ahead ahead) {
+  if constexpr (sizeof(typename Op::Unit) == 4) {
+    multiply<Op, R, V, Lines, Level>(a, a_stride, b, kColumns, units, sums, ahead);
+  } else {
+    multiply_squares<Op, R, V, Lines>(a, a_stride, b, kColumns, units, sums, ahead);
+  }
+}
+
 /// Calls f(integral constant R, row) for steps of at most kRows rows, as equal as possible.
 template <int R, class F>
 inline void rows_of(std::int64_t rows, std::int64_t row, const F& f) {
@@ -119,9 +160,10 @@ struct StripRows {
   template <int R>
   void operator()(std::int64_t row) const {
     Vec sums[R][kVectors] = {};
-    const std::int64_t strip = w.units * kColumns * 4, rows = end - begin;
+    constexpr std::int64_t kBytes = kColumns * sizeof(typename Op::Unit);  // of a unit
+    const std::int64_t strip = w.units * kBytes, rows = end - begin;
     const char* next = static_cast<const char*>(w.packed) + (column / kColumns + 1) * strip;
-    const Ahead ahead{next + strip * (row - begin) / rows, (kColumns * 4 * R + rows - 1) / rows};
+    const Ahead ahead{next + strip * (row - begin) / rows, (kBytes * R + rows - 1) / rows};
     rows <= kFewRows ? sum_up<kLines, 2>(row, ahead, sums) : sum_up<1, 1>(row, ahead, sums);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
@@ -140,17 +182,16 @@ struct StripRows {
     const std::int64_t stride = a.stride / Op::kSize;
     const Unit* left = static_cast<const Unit*>(a.values) + row * stride;
     const Unit* right = static_cast<const Unit*>(w.packed) + column * w.units;
-    if constexpr (Op::kSize != Int8::kSize) {
-      multiply<Op, R, kVectors, Lines, Level>(left, stride, right, kColumns, w.units, sums, ahead);
+    if constexpr (!Op::kScaled) {
+      multiply_strip<Op, Lines, Level>(left, stride, right, w.units, sums, ahead);
     } else {
       constexpr std::int64_t kUnits = Op::kBlock / Op::kSize;
       const std::int64_t blocks = blocks_of(w.units, kUnits);
       for (std::int64_t block = 0; block < blocks; ++block) {
         const std::int64_t first = block * kUnits, units = smaller(kUnits, w.units - first);
         IntVec products[R][kVectors];
-        multiply<Op, R, kVectors, Lines, Level>(left + first, stride, right + first * kColumns,
-                                                kColumns, units, products,
-                                                {ahead.place + first * ahead.step, ahead.step});
+        multiply_strip<Op, Lines, Level>(left + first, stride, right + first * kColumns, units,
+                                         products, {ahead.place + first * ahead.step, ahead.step});
         // What the products of the block stand for.
         const std::int32_t* column_sums = w.sums + block * w.panels * kPanel + column;
 #pragma GCC unroll 4
@@ -180,8 +221,8 @@ inline void panel_rows(const Operand& a, const Matrix& w, std::int64_t panel, st
 void product(Precision precision, const Operand& a, const Matrix& w, std::int64_t panel,
              std::int64_t begin, std::int64_t end, const Result& result) {
   const auto rows = precision == Precision::float32    ? panel_rows<Float32>
-                    : precision == Precision::bfloat16 ? panel_rows<Bfloat16>
-                                                       : panel_rows<Int8>;
+                    : precision == Precision::bfloat16 ? panel_rows<Bfloat16Product>
+                                                       : panel_rows<Int8Product>;
   rows(a, w, panel, begin, end, result);
 }
 

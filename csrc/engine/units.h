@@ -104,6 +104,7 @@ struct Float32 {
   typedef float Unit;
   typedef Vec Units;
   typedef Vec Sum;
+  static constexpr bool kScaled = false;
   static constexpr int kSize = 1;
   static constexpr int kSteps = 1;  // units that are added at a time
   static Units broadcast(Unit x) { return all(x); }
@@ -117,6 +118,7 @@ struct Bfloat16 {
   typedef std::int32_t Unit;  // two bfloat16, the first in the low half
   typedef IntVec Units;
   typedef Vec Sum;
+  static constexpr bool kScaled = false;
   static constexpr int kSize = 2;
   static constexpr int kSteps = 1;
   static Units broadcast(Unit x) { return Units{} + x; }
@@ -139,6 +141,7 @@ struct Int8 {
   typedef std::int32_t Unit;  // four numbers of an activation, or four signed weights
   typedef IntVec Units;
   typedef IntVec Sum;
+  static constexpr bool kScaled = true;  // each row by blocks of the depth, and each column
   static constexpr int kSize = 4;
   static Units broadcast(Unit x) { return Units{} + x; }
   static constexpr int kLeast = kLanes == 4 ? -128 : 0;  // both factors of NEON's have a sign
@@ -171,6 +174,40 @@ struct Int8 {
   }
 #endif
 };
+
+#if MIRROR_RT_LANES == 4 && defined(__ARM_FEATURE_MATMUL_INT8)
+/// Two units of twice as many numbers, of two rows or of two columns; a sum is [row][column].
+template <class V>
+struct Squares {
+  typedef std::int64_t Unit;
+  typedef int64x2_t Units;
+  typedef V Sum;
+  /// The sums of a row with four columns, from those with the first two and the other two.
+  static Sum first_row(Sum a, Sum b) { return (Sum)vzip1q_s64((Units)a, (Units)b); }
+  static Sum second_row(Sum a, Sum b) { return (Sum)vzip2q_s64((Units)a, (Units)b); }
+};
+struct Bfloat16Squares : Squares<Vec> {
+  static constexpr bool kScaled = false;
+  static constexpr int kSize = 4;
+  static Sum add(Sum sum, Units weights, Units x) {
+    return (Sum)vbfmmlaq_f32((float32x4_t)sum, (bfloat16x8_t)x, (bfloat16x8_t)weights);
+  }
+};
+struct Int8Squares : Squares<IntVec> {
+  static constexpr bool kScaled = true;
+  static constexpr int kSize = 8;
+  static constexpr std::int64_t kBlock = kWidest;
+  static Sum add(Sum sum, Units weights, Units x) {
+    return (Sum)vmmlaq_s32((int32x4_t)sum, (int8x16_t)x, (int8x16_t)weights);
+  }
+};
+typedef Bfloat16Squares Bfloat16Product;
+typedef Int8Squares Int8Product;
+#else
+typedef Bfloat16 Bfloat16Product;
+typedef Int8 Int8Product;
+#endif
+constexpr std::int64_t kUnit = sizeof(Int8Product::Unit);
 
 template <class T>
 inline T larger(T a, T b) {

@@ -61,7 +61,8 @@ double objective(const Rows& rows, const Rows& partners, const Pairs& pairs, con
                  float scale, bool decoupled, double factor, const Execution& execution,
                  float* weights, float* log_weights);
 
-/// The sums of `contract` have rows of padded_dim floats, and need room for padded_rows rows.
+/// The sums of `contract` have rows of padded_dim floats, and need room for padded_rows rows,
+/// from a boundary of 64 bytes on.
 std::int64_t padded_dim(const Isa& isa, std::int64_t dim);
 std::int64_t padded_rows(const Isa& isa, std::int64_t rows);
 

@@ -1,7 +1,7 @@
 // The functions of an Isa, for the instruction set that this translation unit is compiled for.
 //
-// Each kernels_<isa>.cpp includes this file once, and defines MIRROR_RT_ISA (its name) and
-// MIRROR_RT_SUPPORTED (whether the processor has it).
+// Each kernels_<isa>.cpp includes this file once, and defines MIRROR_RT_ISA, its name, as in
+// isa_list.cpp.
 // Everything has internal linkage and uses nothing of the C++ library: if the linker merged a
 // function with that of another file, it could run instructions that the processor lacks.
 #pragma once
@@ -88,21 +88,13 @@ bool any_above(const Score* scores, std::int64_t n, Score threshold) {
   return above != 0;
 }
 
-bool supported() {
-#ifdef MIRROR_RT_EMULATE
-  return true;  // compiled for another processor
-#else
-  return MIRROR_RT_SUPPORTED;
-#endif
-}
-
 }  // namespace
 
 // Two macros are needed, so that the name is expanded before it is pasted.
-#define MIRROR_RT_DEFINE(isa)                                    \
-  extern const Isa k_##isa;                                      \
-  const Isa k_##isa = {#isa, supported, quantize_row,     widen, \
-                       dots, agreement, any_above<float>, any_above<std::int32_t>};
+#define MIRROR_RT_DEFINE(isa) \
+  extern const Isa k_##isa;   \
+  const Isa k_##isa = {       \
+      #isa, quantize_row, widen, dots, agreement, any_above<float>, any_above<std::int32_t>};
 #define MIRROR_RT_EXPAND(isa) MIRROR_RT_DEFINE(isa)
 MIRROR_RT_EXPAND(MIRROR_RT_ISA)
 

@@ -12,7 +12,6 @@ namespace mirror_rt::vector_ops {
 /// The functions that are compiled once for each instruction set.
 struct Isa {
   const char* name;
-  bool (*supported)();
 
   /// Writes out = min(max(floor((x - starts) / steps), 0), 255) of one row, each byte xor `flip`.
   /// Returns whether the row is free of NaN.

@@ -34,6 +34,11 @@ def find_haproxy() -> str | None:
     return shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
 
 
+def find_wine() -> str | None:
+    """Return the path of wine, which Debian puts where nobody looks."""
+    return shutil.which("wine64") or shutil.which("wine64", path="/usr/lib/wine")
+
+
 def data_folder() -> Path:
     """Return the folder of real evaluation data: MIRROR_RT_DATA, or one beside the clone."""
     return Path(os.environ.get("MIRROR_RT_DATA", ROOT.parent / "shared" / "data"))
@@ -70,6 +75,7 @@ def _fetched(package: str) -> Need:
     return Need(f"{package} in build/", "bash tests/run.sh --all", folder.is_dir)
 
 
+ZIG = ROOT / "build" / "zig" / "ziglang" / "zig"
 _CARD = "bash benchmarks/gpu.sh build/report, on a machine with it"
 NEEDS = {
     "chromium": Need("a Chromium", "apt-get install chromium", lambda: find_browser() is not None),
@@ -92,11 +98,11 @@ NEEDS = {
         lambda: bool(_say("unshare", "--map-root-user", "--net", "--mount", "echo", "here")),
     ),
     "systemd": Need("systemd-analyze", "apt-get install systemd", _programs("systemd-analyze")),
-    "aarch64": Need(
-        "a compiler and an emulator for ARM",
-        "apt-get install g++-aarch64-linux-gnu qemu-user",
-        _programs("aarch64-linux-gnu-g++", "qemu-aarch64"),
-    ),
+    "zig": Need("a compiler for all systems", "bash tests/run.sh --all", ZIG.exists),
+    "qemu": Need("the same, and an emulator for ARM", "apt-get install qemu-user",
+                 lambda: ZIG.exists() and _programs("qemu-aarch64")()),
+    "wine": Need("the same, and a stand-in for Windows", "apt-get install wine64",
+                 lambda: ZIG.exists() and find_wine() is not None),
     "interop": Need(
         "environments of other tools (13 GB)", "MIRROR_RT_INTEROP=1 bash tests/run.sh --all",
         _interop,

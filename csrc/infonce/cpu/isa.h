@@ -50,7 +50,6 @@ struct LogWeights {
 /// One instruction set. All buffers are 64-byte aligned; `scores` holds [T / P][T][P] floats.
 struct Isa {
   const char* name;
-  bool (*supported)();
   int panel;     // P
   int row_step;  // rows of a register tile; divides `panel`
   int pair;      // values in a unit: 1 for floats, 2 for bfloat16 pairs

@@ -2,24 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <new>
 
+#include "aligned.h"
 #include "infonce/infonce.h"
 
 namespace mirror_rt::infonce {
-
-struct AlignedDelete {
-  void operator()(void* p) const { ::operator delete[](p, std::align_val_t{64}); }
-};
-template <class T>
-using Aligned = std::unique_ptr<T[], AlignedDelete>;
-
-/// Allocates n uninitialised elements on a 64-byte boundary.
-template <class T>
-Aligned<T> aligned(std::int64_t n) {
-  return Aligned<T>(static_cast<T*>(::operator new[](n * sizeof(T), std::align_val_t{64})));
-}
 
 inline std::int64_t round_up(std::int64_t n, std::int64_t step) {
   return (n + step - 1) / step * step;

@@ -1,8 +1,8 @@
 // The functions of an Isa, for the instruction set that this translation unit is compiled for.
 //
 // Each tile_<isa>.cpp includes this file once, and defines MIRROR_RT_ISA (its name),
-// MIRROR_RT_LANES (floats of a vector), MIRROR_RT_ROW_STEP (rows of a register tile),
-// MIRROR_RT_SUPPORTED (whether the processor has it) and, for bfloat16 pairs, MIRROR_RT_PAIRS.
+// MIRROR_RT_LANES (floats of a vector), MIRROR_RT_ROW_STEP (rows of a register tile)
+// and, for bfloat16 pairs, MIRROR_RT_PAIRS. Names are those of isa_list.cpp.
 // Everything has internal linkage and uses nothing of the C++ library: if the linker merged a
 // function with that of another file, it could run instructions that the processor lacks.
 #pragma once
@@ -300,21 +300,13 @@ void pack(const Geometry& g, const float* unit, void* by_dim, void* transposed, 
 #endif
 }
 
-bool supported() {
-#ifdef MIRROR_RT_EMULATE
-  return true;  // compiled for another processor, to test the tiling
-#else
-  return MIRROR_RT_SUPPORTED;
-#endif
-}
-
 }  // namespace
 
 // Two macros are needed, so that the name is expanded before it is pasted.
-#define MIRROR_RT_DEFINE(isa)                                                \
-  extern const Isa k_##isa;                                                  \
-  const Isa k_##isa = {#isa, supported, kPanel,    kRowStep, kPair,     dot, \
-                       pack, scores,    logsumexp, weights,  accumulate};
+#define MIRROR_RT_DEFINE(isa)                                 \
+  extern const Isa k_##isa;                                   \
+  const Isa k_##isa = {#isa, kPanel, kRowStep,  kPair,   dot, \
+                       pack, scores, logsumexp, weights, accumulate};
 #define MIRROR_RT_EXPAND(isa) MIRROR_RT_DEFINE(isa)
 MIRROR_RT_EXPAND(MIRROR_RT_ISA)
 

@@ -2,5 +2,4 @@
 #define MIRROR_RT_ISA avx2
 #define MIRROR_RT_LANES 8
 #define MIRROR_RT_ROW_STEP 4
-#define MIRROR_RT_SUPPORTED __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
 #include "infonce/cpu/tile.h"

@@ -2,7 +2,4 @@
 #define MIRROR_RT_ISA avx512
 #define MIRROR_RT_LANES 16
 #define MIRROR_RT_ROW_STEP 8
-#define MIRROR_RT_SUPPORTED                                                  \
-  __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && \
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")
 #include "infonce/cpu/tile.h"

@@ -3,6 +3,4 @@
 #define MIRROR_RT_LANES 16
 #define MIRROR_RT_ROW_STEP 8
 #define MIRROR_RT_PAIRS
-#define MIRROR_RT_SUPPORTED \
-  __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bf16")
 #include "infonce/cpu/tile.h"

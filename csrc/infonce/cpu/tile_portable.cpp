@@ -2,5 +2,4 @@
 #define MIRROR_RT_ISA portable
 #define MIRROR_RT_LANES 4
 #define MIRROR_RT_ROW_STEP 4
-#define MIRROR_RT_SUPPORTED true
 #include "infonce/cpu/tile.h"

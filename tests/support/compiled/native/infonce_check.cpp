@@ -5,7 +5,9 @@
 #include <random>
 #include <vector>
 
+#include "aligned.h"
 #include "infonce/infonce.h"
+#include "isa_list.h"
 
 using namespace mirror_rt::infonce;
 
@@ -39,13 +41,14 @@ double cosine(const std::vector<float>& z, std::int64_t dim, std::int64_t i, std
 double error_of(const Case& c) {
   const std::int64_t m = 2 * c.pairs, width = padded_dim(*c.run.isa, c.dim);
   const std::vector<float> z = random_rows(m, c.dim);
-  std::vector<float> norms(m), n(m), a(m), sums(padded_rows(*c.run.isa, m) * width);
+  std::vector<float> norms(m), n(m), a(m);
+  const auto sums = mirror_rt::aligned<float>(padded_rows(*c.run.isa, m) * width);
   const Rows rows{{{z.data(), m}}, c.dim, Dtype::float32, norms.data()};
   const Negatives negatives{m, m, c.pairs, nullptr, nullptr};
   inverse_norms(rows, c.run, norms.data());
   logsumexp(rows, nullptr, negatives, kScale, c.run, n.data());
   for (std::int64_t i = 0; i < m; ++i) a[i] = -n[i];
-  contract(rows, nullptr, negatives, a.data(), a.data(), kScale, c.run, sums.data(), nullptr);
+  contract(rows, nullptr, negatives, a.data(), a.data(), kScale, c.run, sums.get(), nullptr);
   double worst = 0;
   for (std::int64_t i = 0; i < m; i += 7) {
     double total = 0, first = 0;
@@ -66,7 +69,7 @@ double error_of(const Case& c) {
 int main() {
   bool good = true;
   for (const Isa* const* isa = kIsas; *isa != nullptr; ++isa) {
-    if (!(*isa)->supported()) continue;
+    if (!mirror_rt::processor_has((*isa)->name)) continue;
     for (const Case& c : {Case{150, 33, {*isa, 1}}, Case{401, 64, {*isa, 4}}}) {
       const double error = error_of(c);
       std::printf("%s: %lld pairs, %d threads: error %.1e\n", (*isa)->name,
