@@ -32,7 +32,6 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import EncodeOptions
 from mirror_rt.server import ServerConfig, load_models
-from option_values import GIVEN
 from server_process import make_pack
 
 LOAD = {field.name for field in fields(LoadOptions)}

@@ -16,7 +16,6 @@ from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.pipeline.pipeline import Pipeline
-from option_values import GIVEN
 
 LOAD_FIELDS = [field.name for field in fields(LoadOptions)]
 ENCODE_FIELDS = [field.name for field in fields(EncodeOptions)]
