@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from mirror_rt.bundle.manifest import FileRecord, Layout, Manifest
+from mirror_rt.bundle.file_records import FileRecord
+from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.errors import BundleIntegrityError, ConfigError, MirrorError, require
 
 _LOG_IN = "a token in HF_TOKEN, or hf auth login"

@@ -7,9 +7,9 @@ import time
 from collections import deque
 
 from mirror_rt.scheduling.admission import Admission
-from mirror_rt.scheduling.requests import Request
+from mirror_rt.scheduling.requests import Request, WaitingText
 from mirror_rt.scheduling.turns import RECENT_SECONDS
-from mirror_rt.scheduling.waiting import WaitingText, WaitingTexts
+from mirror_rt.scheduling.waiting import WaitingTexts
 
 
 class RequestRows:
