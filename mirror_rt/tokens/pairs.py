@@ -145,7 +145,7 @@ class PairTokenizer(TextTokenizer):
             counts = _kept(m, n, self._room, pair.truncation)
             long = m + n > self._room
             truncated.append(long or query_cut or document_cut)
-            if counts[1] < 1 and long:
+            if sum(counts) > self._room or (n > 0 and counts[1] == 0):
                 continue
             first, second = (
                 (ids[len(ids) - count :] if pair.left else ids[:count]) ^ -kind

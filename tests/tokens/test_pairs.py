@@ -127,10 +127,12 @@ def test_what_is_no_pair(library):
 def test_a_query_that_leaves_no_room(library):
     tokenizer = make(library, 12)
     long = "the river " * 9
-    items = [Pair("the", "old", "only_second"), Pair(long, "old", "only_second"), Pair(long, "old")]
+    unseen = "\x08"  # gives no tokens
+    items = [Pair("the", "old", "only_second"), Pair(long, "old", "only_second"), Pair(long, "old"),
+             Pair(long, unseen), Pair(long, unseen, "only_second")]  # fmt: skip
     assert tokenizer.find_invalid(items) == {}
     lengths = tokenizer(items).tokens.lengths
-    assert (lengths == 0).tolist() == [False, True, False]
+    assert (lengths == 0).tolist() == [False, True, False, False, True]
     assert "leaves no room for a document" in tokenizer.why_empty
 
 
