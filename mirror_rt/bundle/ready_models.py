@@ -13,7 +13,6 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -183,6 +182,8 @@ def _installed(model: ReadyModel) -> tuple[Path, Callable[[Manifest], str | None
     spec = find_spec(model.module)
     if spec is None or not spec.submodule_search_locations:
         return None
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
     try:
         installed = version(model.package)
     except PackageNotFoundError:  # a folder that says nothing of its version

@@ -154,7 +154,8 @@ class LoadOptions:
     @property
     def takes_weights(self) -> bool:
         """Whether of weights in safetensors and ONNX files beside them the weights are taken."""
-        return self.providers == NATIVE or find_spec("onnxruntime") is None
+        absent = self.providers == "auto" and find_spec("onnxruntime") is None
+        return absent or self.providers == NATIVE
 
     def session_options(self, onnxruntime: Any) -> Any:
         """Return the `SessionOptions` of onnxruntime that these options ask for."""

@@ -13,8 +13,9 @@ from mirror_rt import BundleError, Encoder
 from mirror_rt.bundle.identity import deciding_files, digest_of, graph_digest
 from mirror_rt.io.file_states import content_sha256
 from mirror_rt.server.config import ServerConfig
+from mirror_rt.server.models import reload
 from mirror_rt.server.models.reload import Reloader
-from mirror_rt.server.models.sources import Source
+from mirror_rt.server.models.served_models import Source
 
 DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "config.json", "modules.json",
                 "1_Pooling/config.json", "sentence_bert_config.json")  # fmt: skip
@@ -91,7 +92,7 @@ def test_a_job_is_not_resumed_with_other_weights(published, tmp_path, cli):
 def test_a_reload_notices_other_weights(published, monkeypatch):
     source, replaced = Source(published, ServerConfig()), threading.Event()
     models = SimpleNamespace(digest=source.digest(published), files={}, source=source, by_name=[])
-    monkeypatch.setattr(Source, "load", lambda *_: SimpleNamespace(by_name=["new"]))
+    monkeypatch.setattr(reload, "load_folder", lambda *_: SimpleNamespace(by_name=["new"]))
     change(published / WEIGHTS)
     reloader = Reloader([models], None, lambda *_: replaced.set())
     reloader.ask()

@@ -101,7 +101,7 @@ def test_json_lines(cli, bundle, tmp_path):
     assert not out.exists()
     result = cli(*options, "--errors", "nan")
     assert result.code == 0
-    assert "1 of them could not be encoded" in result.err
+    assert "; 1 could not be encoded (rows " in result.err
     embeddings = [json.loads(line)["embedding"] for line in out.read_text().splitlines()]
     assert [e is None for e in embeddings] == [False, True, False]
 

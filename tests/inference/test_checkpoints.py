@@ -342,13 +342,14 @@ def test_from_a_hub(tiny_bert, tiny_cross_encoder, hub, tmp_path):
         np.testing.assert_array_equal(reranker.predict([("a", "b")]), local.predict([("a", "b")]))
 
 
-def test_numpy_and_tokenizers_are_enough(tiny_bert, tiny_cross_encoder, command_in_child):
+def test_numpy_and_tokenizers_are_enough(tiny_bert, tiny_cross_encoder, command_in_child, tmp_path):
+    cache = tmp_path / "vectors.db"
     out = command_in_child(
         "import sys\n"
         "for name in ('torch', 'transformers', 'onnxruntime', 'onnx', 'safetensors'):\n"
         "    sys.modules[name] = None\n"
         "from mirror_rt import Encoder, Reranker\n"
-        f"encoder = Encoder.load({str(tiny_bert)!r}, pooling='mean', cache='vectors.db')\n"
+        f"encoder = Encoder.load({str(tiny_bert)!r}, pooling='mean', cache={str(cache)!r})\n"
         "vectors = encoder.encode(['a river', 'the town'] * 20)\n"
         "assert (encoder.encode(['a river', 'the town'] * 20) == vectors).all()\n"
         f"scores = Reranker.load({str(tiny_cross_encoder('bert'))!r}).predict([('a', 'b')])\n"
@@ -424,8 +425,10 @@ def test_a_tuned_folder_runs_at_once(tuned, tmp_path, cli):
     from mirror_export import ExportConfig, export_bundle
 
     export_bundle(ExportConfig(str(tuned), tmp_path / "bundle"))
-    cache = tmp_path / "vectors.db"
-    with Encoder.load(tuned, cache=cache) as encoder, Encoder.load(tmp_path / "bundle") as other:
+    with (
+        Encoder.load(tuned, cache=tmp_path / "vectors.db") as encoder,
+        Encoder.load(tmp_path / "bundle", cache=tmp_path / "others.db") as other,
+    ):
         np.testing.assert_array_equal(encoder.encode(TEXTS), other.encode(TEXTS))
         assert encoder.manifest.recipe is not None
     copy = shutil.copytree(tuned, tmp_path / "tuned")

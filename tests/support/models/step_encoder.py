@@ -16,6 +16,7 @@ class CharacterTokenizer:
     """A token a character."""
 
     max_length, pad_id, clip_characters, left_out = 1000, 0, 1000, -1
+    special_tokens, unknown_id = 0, -1
 
     def __init__(self):
         self.threads = set()

@@ -14,7 +14,6 @@ from mirror_rt.languages.tags import lookup_chain
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.base_models import LanguageTable, load_languages
 from mirror_train.recipes.recipe import Level
-from mirror_train.training.pooling import choose_pooling
 from mirror_train.training.run_config import TuneConfig
 
 if TYPE_CHECKING:
@@ -73,6 +72,8 @@ def run_warnings(
     data: TrainingData, base: Pretrained, config: TuneConfig, table: LanguageTable
 ) -> list[str]:
     """Return the warnings of `string_warnings`, `base_warning` and the pooling for a run."""
+    from mirror_train.training.pooling import choose_pooling  # which imports torch
+
     found = base_warning(base.hf_tokenizer, data, config.model, table, config.recipe.level)
     pooled = choose_pooling(base, config, table).warning
     return [*string_warnings(data, table), *(one for one in (found, pooled) if one is not None)]
