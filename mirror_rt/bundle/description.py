@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from mirror_rt.bundle.declarations import (
     Module,
@@ -82,6 +82,9 @@ class ModelDescription:
     tokenizer: TokenizerSettings
     mask_token: str | None
     unknown: tuple[str, ...]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # nothing in it changes
 
     @property
     def bundle(self) -> Manifest:
