@@ -104,8 +104,31 @@ class TokenizerSettings:
         """Change a tokenizer as transformers and sentence-transformers do."""
         if made := _CLASSES.get(self.name):
             made(tokenizer, self.values)
+        self._add_listed(tokenizer)
         if self.lowercase:
             lowercase_first(tokenizer)
+
+    def _add_listed(self, tokenizer: Tokenizer) -> None:
+        """Add the tokens that added_tokens_decoder lists and the tokenizer's file has otherwise."""
+        from tokenizers import AddedToken
+
+        listed = self.values.get("added_tokens_decoder") or {}
+        if not isinstance(listed, Mapping) or not all(id.isdecimal() for id in listed):
+            raise BundleError(
+                "added_tokens_decoder of tokenizer_config.json must map ids to tokens"
+            )
+        named = {
+            _token(value)["content"]
+            for name, value in self.values.items()
+            if name.endswith("_token") and value
+        }
+        present = {repr(token) for token in tokenizer.get_added_tokens_decoder().values()}
+        tokens = []
+        for id in sorted(listed, key=int):
+            values = _token(listed[id])
+            special = isinstance(listed[id], dict) and bool(listed[id].get("special"))
+            tokens.append(AddedToken(**values | {"special": special or values["content"] in named}))
+        tokenizer.add_tokens([token for token in tokens if repr(token) not in present])
 
 
 def _lines(path: Path, name: str) -> list[str]:

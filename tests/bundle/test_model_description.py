@@ -95,6 +95,26 @@ def test_settings_of_a_tokenizer_give_the_ids_of_transformers(published, family)
             assert ours.tokenize(TEXTS) == expected, settings
 
 
+@pytest.mark.parametrize("family", tiers(FAMILIES, fast=("bert", "roberta", "albert")))
+def test_added_tokens_of_the_settings_alone_are_added(published, family):
+    folder = published(family, modules=False)
+    path = folder / "tokenizer_config.json"
+    written = json.loads(path.read_text()) | {"tokenizer_class": FAMILIES[family]}
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    number = tokenizer.convert_tokens_to_ids("x")
+    texts = [*TEXTS, "x", "box x  y", "x x"]
+    for special, rstrip in [(False, True), (True, False)]:
+        token = {"content": "x", "special": special, "rstrip": rstrip}
+        token |= {"lstrip": False, "single_word": False, "normalized": False}
+        path.write_text(json.dumps(written | {"added_tokens_decoder": {str(number): token}}))
+        expected = AutoTokenizer.from_pretrained(folder)(texts)["input_ids"]
+        with Encoder.load(folder, pooling="mean") as ours:
+            assert ours.tokenize(texts) == expected
+    path.write_text(json.dumps(written | {"added_tokens_decoder": {"one": token}}))
+    with pytest.raises(BundleError, match="added_tokens_decoder of tokenizer_config.json"):
+        Encoder.load(folder, pooling="mean")
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_long_texts_are_cut_with_their_prompts_on_the_declared_side(published, side):
     folder = published(modules=False)
