@@ -7,8 +7,7 @@
 #
 # The wheels are left in build/wheelhouse. The compiler is that of the PyPI package `ziglang`, which
 # has the symbols of every glibc: the wheels run with glibc 2.28 and newer, as those that
-# cibuildwheel makes in a manylinux_2_28 container. INDEX names a folder with the data wheel of
-# deploy/default_model.py: each wheel then embeds a text.
+# cibuildwheel makes in a manylinux_2_28 container. Each wheel then embeds a text.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -59,8 +58,7 @@ try() { # PYTHON: installs its wheel in a fresh environment, far from the clone
   "$1" -m venv "$away/venv"
   "$away/venv/bin/python" -m pip install --quiet "$out"/mirror_rt-*-"$tag"-*"$machine".whl
   cp "$root/deploy/check_wheel.py" "$away"
-  (cd "$away" && PIP_FIND_LINKS="${PIP_FIND_LINKS:-} ${INDEX:-}" MIRROR_RT_CACHE=$away/cache \
-    venv/bin/python check_wheel.py ${INDEX:+--model all-MiniLM-L6-v2})
+  (cd "$away" && MIRROR_RT_CACHE=$tools/cache venv/bin/python check_wheel.py --model all-MiniLM-L6-v2)
   rm -r "$away"
 }
 
@@ -72,7 +70,6 @@ cross() { # PYTHON: its headers serve both processors, as only names of folders 
 }
 
 pythons=${PYTHONS:-$(find_pythons)}
-[ -n "${INDEX:-}" ] && INDEX=$(realpath "$INDEX")
 mkdir -p "$out"
 step "tools: auditwheel, ziglang"
 [ -x "$tools/bin/python" ] || "${PYTHON:-python3}" -m venv "$tools"

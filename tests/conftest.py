@@ -226,12 +226,12 @@ def words_file(tmp_path_factory, words) -> Path:
 @pytest.fixture(scope="session")
 def default_model() -> Path:
     """The embedded default, fetched beforehand; the tests themselves stay offline."""
-    from mirror_rt import ModelError
-    from mirror_train.model.model_folder import default_model_folder
+    from mirror_rt import BundleError
+    from mirror_train.model.model_folder import DEFAULT_MODEL, resolve_model
 
     try:
-        return default_model_folder(offline=True)
-    except ModelError as error:
+        return resolve_model(DEFAULT_MODEL, offline=True)[0]
+    except BundleError as error:
         pytest.skip(f"the default model is not cached (bash tests/run.sh fetches it): {error}")
 
 

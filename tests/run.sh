@@ -117,7 +117,7 @@ if [ $tier = full ]; then
 fi
 
 step "fetch the default model (the tests themselves are offline)"
-.venv/bin/python -c 'from mirror_train.model.model_folder import default_model_folder as f; print(f())'
+.venv/bin/python -c 'from mirror_train.model.model_folder import resolve_model; print(resolve_model("all-MiniLM-L6-v2")[0])'
 
 if [ $tier = some ]; then
   step "tests: $*"

@@ -35,7 +35,7 @@ uv pip install --compile-bytecode -c "$folder/constraints.txt" "${extras[@]}" --
   cmake ninja scikit-build-core
 uv pip install --no-deps --no-build-isolation --editable .
 "$folder/bin/uv" pip list --python "$folder/bin/python"
-"$folder/bin/python" -c 'from mirror_train.model.model_folder import default_model_folder as f; print(f())'
+"$folder/bin/python" -c 'from mirror_train.model.model_folder import resolve_model; print(resolve_model("all-MiniLM-L6-v2")[0])'
 python=$folder/bin/python
 source tests/tiers.sh
 tests -m "not slow" "${side_by_side[@]}" --ignore tests/documents "$@"

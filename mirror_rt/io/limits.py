@@ -22,6 +22,8 @@ DOCUMENT = 1 << 22
 # Bytes of a JSON file beside a model: a tokenizer_config.json with all special tokens of a large
 # vocabulary has a few million.
 DECLARED = 1 << 26
+# Bytes of the one large file of a data wheel; an index of Python packages takes 100 MB a wheel.
+PART = 1 << 27
 # Tensors of a file: ten times those of the largest encoders.
 TENSORS = 10_000
 # Columns of a table, which are those of a spreadsheet.

@@ -134,4 +134,4 @@ def test_models_that_load_by_name_are_described_as_by_the_real_class():
     assert ours.keys() == theirs.keys()
     for key in ("dim", "license"):
         assert str(ours[key]).lower() == str(theirs[key])
-    assert ours["model_file"] == "onnx/model.onnx"
+    assert ours["model_file"] == "model.safetensors"

@@ -52,28 +52,3 @@ def test_a_base_from_scratch(words, tmp_path, monkeypatch, capsys):
     encoder = TorchEncoder.load(tmp_path / "base")
     assert encoder.encode(["the river"]).shape == (1, 32)
     assert encoder.mask_token == "[MASK]"
-
-
-def test_a_failing_export_of_the_default_model_is_one_line(tmp_path):
-    done = subprocess.run(
-        [sys.executable, ROOT / "deploy/default_model.py", "--bundle", tmp_path, "--out", tmp_path],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("default_model.py: error: ")
-
-
-def test_the_example_of_the_default_model_is_never_silent_for_long(tmp_path):
-    """Its function, around a command that is: lines come, and the command's status stays."""
-    script = (ROOT / "examples/default_model.sh").read_text("utf-8")
-    (function,) = re.findall(r"^telling\(\) \{.*?^\}$", script, re.DOTALL | re.MULTILINE)
-    done = subprocess.run(
-        ["bash", "-euc", f"{function}\ntelling sleep 1\ntelling false"],
-        env=os.environ | {"MIRROR_RT_SECONDS_BETWEEN_LINES": "0.2"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr.count("still at it") >= 3
-    slow = ["pip install", "default_model.py", "pip wheel"]
-    assert all(re.search(rf"telling .*{name}", script) for name in slow)

@@ -9,7 +9,6 @@ from safetensors.torch import load_file, save_file
 from mirror_rt import BundleError, Encoder, ModelError
 from mirror_rt.bundle.hub import is_hub_name
 from mirror_train.model.declared_modules import declared_pooling
-from mirror_train.model.model_folder import default_model_folder
 from mirror_train.model.pretrained import Source, load_pretrained
 from work_limits import little_work
 
@@ -189,24 +188,6 @@ def test_the_default_model_is_the_real_one(default_model):
     assert (pretrained.dimension, pretrained.max_length) == (384, 512)
     assert declared_pooling(described(default_model)) == "mean"
     assert load_pretrained("all-MiniLM-L6-v2", offline=True).folder == default_model
-
-
-def test_offline_without_a_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("MIRROR_RT_CACHE", str(tmp_path))
-    with pytest.raises(ModelError, match="--offline forbids fetching it"):
-        default_model_folder(offline=True)
-
-
-def test_a_damaged_cache_is_not_used(default_model, monkeypatch, tmp_path):
-    copy = tmp_path / "models" / "all-MiniLM-L6-v2"
-    shutil.copytree(default_model, copy)
-    monkeypatch.setenv("MIRROR_RT_CACHE", str(tmp_path))
-    assert default_model_folder(offline=True) == copy
-    content = bytearray((copy / "model.safetensors").read_bytes())
-    content[-1] ^= 1
-    (copy / "model.safetensors").write_bytes(content)
-    with pytest.raises(ModelError, match="is not in the cache"):
-        default_model_folder(offline=True)
 
 
 @pytest.fixture

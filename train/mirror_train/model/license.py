@@ -8,8 +8,8 @@ from typing import Any
 
 from huggingface_hub.repocard import metadata_load
 
+from mirror_rt.bundle.known_models import find_ready_model
 from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_train.model.model_folder import DEFAULT_MODEL_LICENSE, is_default_model
 from mirror_train.model.pretrained import Pretrained
 
 logger = logging.getLogger("mirror_train")
@@ -35,8 +35,8 @@ def base_license(name: str, folder: Path, manifest: Manifest | None = None) -> s
     """
     recorded = None if manifest is None else manifest.base_model.get("license")
     found = recorded or _of_card(folder) or _of_text(folder)
-    if found is None and is_default_model(name) and not Path(name).exists():
-        return DEFAULT_MODEL_LICENSE
+    if found is None and not Path(name).exists() and (ready := find_ready_model(name)):
+        return ready.license.lower()
     return found
 
 
