@@ -25,6 +25,10 @@ from mirror_rt.schema import is_too_deep
 # Where texts are read from; "-" is standard input.
 Source = Path | str | StoredFile
 
+# Bytes to set free where there is no more memory: CPython 3.11 needs some to leave a `with` block
+# on an error, and tries for ever to get it.
+_RESERVE = 1 << 22
+
 
 def iter_lines(path: Source) -> Iterator[str]:
     r"""Yield the lines of a UTF-8 file, plain or `.gz`, without line ends; "-" is standard input.
@@ -33,8 +37,13 @@ def iter_lines(path: Source) -> Iterator[str]:
     is not UTF-8 text, or has a line of more than 64 MiB, is a DataError that names the line.
     """
     with _open(path) as file:
-        for text in _decoded(path, file):
-            yield text.removesuffix("\n").removesuffix("\r")
+        reserve = [bytes(_RESERVE)]
+        try:
+            for text in _decoded(path, file):
+                yield text.removesuffix("\n").removesuffix("\r")
+        except MemoryError as error:
+            reserve.clear()
+            raise _no_memory(path) from error
 
 
 def _decoded(path: Source, file: IO[bytes]) -> Iterator[str]:
@@ -129,6 +138,7 @@ def numbered_csv(path: Source, delimiter: str | None = None) -> Iterator[tuple[i
     # raised, never lowered, so that what can be read does not depend on what was read before.
     csv.field_size_limit(max(csv.field_size_limit(), LINE))
     with _open(path) as file:
+        reserve = [bytes(_RESERVE)]
         # A lone carriage return ends a line, too.
         split = (io.StringIO(line, newline="") for line in _decoded(path, file))
         lines, reader = chain.from_iterable(split), None
@@ -141,6 +151,9 @@ def numbered_csv(path: Source, delimiter: str | None = None) -> Iterator[tuple[i
             raise DataError(
                 f"{path}, line {reader.line_num if reader else 1}: not CSV: {error}"
             ) from error
+        except MemoryError as error:
+            reserve.clear()
+            raise _no_memory(path) from error
 
 
 def column_indices(path: Source, header: Sequence[str], columns: Sequence[str]) -> tuple[int, ...]:
@@ -184,8 +197,10 @@ def _open(path: Source) -> Iterator[IO[bytes]]:
                 yield unpacked(cast(IO[bytes], content), size, path)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(f"{path} cannot be unpacked: {error}") from error
-        except MemoryError as error:
-            raise DataError(f"{path} needs more memory than there is") from error
+
+
+def _no_memory(path: Source) -> DataError:
+    return DataError(f"{path} needs more memory than there is")
 
 
 def _open_local(path: Path) -> IO[bytes]:
