@@ -79,7 +79,7 @@ def outside(page: File) -> list[str]:
 
 def commands_page() -> str:
     """Return the reference of the commands: the help of each, as their parsers write it."""
-    os.environ["COLUMNS"] = "100"
+    os.environ["COLUMNS"] = "76"  # as wide as a page is between its two lists
     sections = []
     for command in installed_commands().values():
         parser, text = Parser(prog="mirror-rt"), io.StringIO()
@@ -87,4 +87,5 @@ def commands_page() -> str:
         with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
             parser.parse_args([*command.name.split(), "--help"])
         sections.append(f"## mirror-rt {command.name}\n\n```text\n{text.getvalue()}```\n")
-    return "\n".join(["# Commands", "", *sections])
+    wrapped = "<style>.md-typeset pre > code { white-space: pre-wrap; }</style>"  # long examples
+    return "\n".join(["# Commands", "", wrapped, "", *sections])

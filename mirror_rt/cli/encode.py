@@ -16,7 +16,7 @@ from mirror_rt.bulk import (
     encode_file,
     merge_manifest,
 )
-from mirror_rt.bundle.pack_index import PackIndex
+from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.cli.common import ModelOptions, Quiet
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Given, Group, Help
@@ -50,13 +50,12 @@ class Encode(Invocation):
         printf 'one text\nanother\n' | mirror-rt encode bundle --input - --output -
     """
 
-    model: Annotated[
-        str, Help("folder or hub name of a bundle, or a pack with --lang", "BUNDLE", word=True)
-    ]
+    model: Annotated[str, Help("folder or hub name of a bundle, or a pack", "BUNDLE", word=True)]
     lang: Annotated[
         str | None,
-        Help("of a pack: the language of the texts; a pack without a bundle for it (pt for pt-BR "
-             "will do) is refused, unless it declares a fallback", "TAG"),
+        Help("of a pack: the language of the texts, unless it is the default; a pack without a "
+             "bundle for it (pt for pt-BR will do) is refused, but for a fallback it declares",
+             "TAG"),
     ] = None  # fmt: skip
     fallback: Annotated[
         str | None, Help("with --lang: encode with this language instead", "TAG")
@@ -102,14 +101,14 @@ class Encode(Invocation):
         return _summary(report, f"{report.rows} vectors in {report.blocks} parts")
 
     def _bundle(self) -> str:
-        """Return the bundle to encode with; with --lang, the bundle of that language in a pack."""
-        if self.lang is None:
-            if self.fallback is not None:
-                raise ConfigError("--fallback goes with --lang TAG")
+        """Return the bundle to encode with; of a pack that of --lang, or the default."""
+        folder = Path(self.model)
+        if self.lang is None and self.fallback is not None:
+            raise ConfigError("--fallback goes with --lang TAG")
+        if self.lang is None and not is_pack(folder):
             return self.model
         if self.lang == AUTO:
             raise ConfigError("--lang auto: a file is encoded in one language, name it")
-        folder = Path(self.model)
         index = PackIndex.read(folder)
         router = Router(folder, index, fallback=self.fallback)
         return str(folder / index.bundles[router.route(self.lang)].path)

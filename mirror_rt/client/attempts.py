@@ -26,6 +26,7 @@ from mirror_rt.pipeline.prompts import check_text
 API_KEY_VARIABLE = "MIRROR_RT_API_KEY"
 # The statuses with which the server, or a proxy in front of it, says that it may succeed later.
 _LATER = frozenset({429, 502, 503, 504})
+_TOO_LONG = "context_length_exceeded"  # with OpenAI's status for it, 400
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _ITEM = re.compile(r"item (\d+): (.*)", re.DOTALL)
 
@@ -146,7 +147,7 @@ class Attempts:
     def _error(self, reply: Reply) -> MirrorError:
         message, code = _read_problem(reply)
         item = _ITEM.fullmatch(message)
-        if item is not None and reply.status in (413, 422):
+        if item is not None and (reply.status in (413, 422) or code == _TOO_LONG):
             return InvalidTextError([(self._first + int(item[1]), item[2])])
         if reply.status == 408:
             return DeadlineError(self._settings.timeout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from mirror_rt.pipeline.prompts import QUERY_NAMES
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.vectors.normalization import normalize_rows
 
+Inputs = str | Sequence[str] | npt.NDArray[np.str_]
 OutputValue = Literal["sentence_embedding", "token_embeddings"] | None
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 _PRECISIONS = get_args(Precision)
@@ -91,10 +92,28 @@ class SentenceTransformer(ModelProperties):
         self.similarity_fn_name = declared if similarity_fn_name is None else similarity_fn_name
         self.truncate_dim = truncate_dim
 
+    @overload
+    def encode(
+        self,
+        inputs: Inputs,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        batch_size: int = ...,
+        show_progress_bar: bool | None = ...,
+        output_value: Literal["sentence_embedding"] = ...,
+        precision: Literal["float32"] | None = ...,
+        convert_to_numpy: Literal[True] = ...,
+        convert_to_tensor: Literal[False] = ...,
+        **kwargs: Any,
+    ) -> npt.NDArray[np.float32]: ...
+
+    @overload
+    def encode(self, inputs: Inputs, *args: Any, **kwargs: Any) -> Any: ...
+
     @renamed(sentences="inputs")
     def encode(
         self,
-        inputs: str | Sequence[str] | npt.NDArray[np.str_],
+        inputs: Inputs,
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
@@ -174,7 +193,7 @@ class SentenceTransformer(ModelProperties):
     @renamed(sentences="inputs")
     def encode_query(
         self,
-        inputs: str | Sequence[str] | npt.NDArray[np.str_],
+        inputs: Inputs,
         prompt_name: str | None = None,
         prompt: str | None = None,
         *rest: Any,
@@ -187,7 +206,7 @@ class SentenceTransformer(ModelProperties):
     @renamed(sentences="inputs")
     def encode_document(
         self,
-        inputs: str | Sequence[str] | npt.NDArray[np.str_],
+        inputs: Inputs,
         prompt_name: str | None = None,
         prompt: str | None = None,
         *rest: Any,

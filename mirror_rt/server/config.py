@@ -111,7 +111,8 @@ class ListenConfig:
     Attributes:
         host: address or name to listen at.
         port: port to listen at; 0 for any that is free.
-        tls_certificate: PEM file of the certificate, with the file of its key.
+        tls_certificate: PEM file of the certificate, with the file of its key; both are read again
+            when they change, and on SIGHUP.
         tls_key: PEM file of the key, with the file of the certificate.
         keep_alive: seconds until a connection without requests is closed.
         header_timeout: seconds in which the head of a request must have arrived.
@@ -120,6 +121,8 @@ class ListenConfig:
         max_header_bytes: most bytes of the head of a request.
         max_connections: most connections of a process; one more is answered with 503. By default as
             many as half of the file descriptors that it may open.
+        lame_duck: seconds after SIGTERM in which it is not ready but takes requests, so that
+            balancers notice before it listens no more; a second SIGTERM ends them.
         drain: seconds that requests have to finish after SIGTERM.
         workers: processes that share the port and the weights; one that dies is started again.
         log_level: the least severe messages that are logged.
@@ -138,6 +141,7 @@ class ListenConfig:
     answer_timeout: float = 30.0
     max_header_bytes: int = 32 << 10
     max_connections: int | None = None
+    lame_duck: float = 0.0
     drain: int = 30
     workers: int = 1
     log_level: LogLevel = "info"
@@ -148,6 +152,8 @@ class ListenConfig:
             raise ConfigError(field="port", expected="in 0 .. 65535", value=self.port)
         _above_zero(self, "keep_alive", "header_timeout", "answer_timeout", "max_header_bytes",
                     "drain", "workers")  # fmt: skip
+        if not 0 <= self.lame_duck < math.inf:
+            raise ConfigError(field="lame_duck", expected="at least 0", value=self.lame_duck)
         if self.max_connections is not None:
             _above_zero(self, "max_connections")
         if (self.tls_certificate is None) != (self.tls_key is None):

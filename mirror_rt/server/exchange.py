@@ -8,7 +8,8 @@ import math
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from starlette.types import Message, Receive, Scope, Send
@@ -150,30 +151,38 @@ class Exchange:
         `grow` is called with the size of the body so far; it raises OverloadedError to refuse it.
         """
         limit, timeout = config.max_body_bytes, config.body_timeout
-        if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise Problem(415, "compressed bodies are not supported", "encoding", close=True)
+        coding = self.headers.get(b"content-encoding", b"identity").lower()
+        if coding not in (b"identity", b"gzip", b"x-gzip"):
+            raise Problem(415, "of compressed bodies only those of gzip are taken", "encoding",
+                          headers={"accept-encoding": "gzip"}, close=True)  # fmt: skip
+        zipped = None if coding == b"identity" else _Gunzip()
         too_large = Problem(413, f"the body has more than {limit} bytes", "too_large")
         declared = self.headers.get(b"content-length", b"")
         chunks: list[bytes] = []
+        received, size, more = 0, 0, True
         try:
             # As a float, because int() takes at most 4,300 digits.
             if declared.isdigit() and float(declared) > limit:
                 raise too_large
             async with asyncio.timeout(timeout):
-                size, more = 0, True
                 while more:
                     chunk, more = await _chunk(receive)
-                    size += len(chunk)
-                    chunks.append(chunk)
-                    if size > limit:
-                        raise too_large
-                    grow(size)
+                    received += len(chunk)
+                    for part in [chunk] if zipped is None else zipped.parts(chunk, last=not more):
+                        size += len(part)
+                        chunks.append(part)
+                        if max(size, received) > limit:
+                            raise too_large
+                        grow(size)
+                        if zipped is not None:
+                            await asyncio.sleep(0)  # a small chunk may have many parts
         except TimeoutError:
             raise Problem(408, f"the body did not come within {timeout:g} s", "timeout",
                           close=True) from None  # fmt: skip
         except (Problem, OverloadedError) as error:
             chunks.clear()
-            await self._discard(receive)
+            if more:
+                await self._discard(receive)
             problem = error if isinstance(error, Problem) else overloaded(error)
             problem.close = True
             raise problem from None
@@ -188,6 +197,26 @@ class Exchange:
                 while more and size < _DISCARD_BYTES:
                     chunk, more = await _chunk(receive)
                     size += len(chunk)
+
+
+class _Gunzip:
+    """Decompress a body of gzip, piece by piece, so that it never takes more room than it may."""
+
+    def __init__(self) -> None:
+        self._one = zlib.decompressobj(wbits=31)
+
+    def parts(self, data: bytes, *, last: bool) -> Iterator[bytes]:
+        """Yield what more bytes hold, at most 64 KiB at a time; Problem 400 if it is not gzip."""
+        try:
+            while data:
+                if self._one.eof:  # RFC 1952 allows several members
+                    self._one = zlib.decompressobj(wbits=31)
+                yield self._one.decompress(data, _PART_BYTES)
+                data = self._one.unused_data if self._one.eof else self._one.unconsumed_tail
+        except zlib.error:
+            raise Problem(400, "the body is not gzip", "malformed") from None
+        if last and not self._one.eof:
+            raise Problem(400, "the body of gzip is not whole", "malformed")
 
 
 async def _chunk(receive: Receive) -> tuple[bytes, bool]:

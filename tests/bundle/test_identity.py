@@ -16,6 +16,7 @@ from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.models import reload
 from mirror_rt.server.models.reload import Reloader
 from mirror_rt.server.models.served_models import Source
+from mirror_rt.server.monitoring.metrics import Metrics
 
 DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "config.json", "modules.json",
                 "1_Pooling/config.json", "sentence_bert_config.json")  # fmt: skip
@@ -94,7 +95,7 @@ def test_a_reload_notices_other_weights(published, monkeypatch):
     models = SimpleNamespace(digest=source.digest(published), files={}, source=source, by_name=[])
     monkeypatch.setattr(reload, "load_folder", lambda *_: SimpleNamespace(by_name=["new"]))
     change(published / WEIGHTS)
-    reloader = Reloader([models], None, lambda *_: replaced.set())
+    reloader = Reloader([models], None, lambda *_: replaced.set(), Metrics())
     reloader.ask()
     assert replaced.wait(60)
     reloader.close()

@@ -422,6 +422,8 @@ def test_other_statuses():
     cases = [
         (424, {"error": {"message": "the model failed"}}, ServerError, "424: the model failed"),
         (413, {"error": "the body has more than 9 bytes"}, ConfigError, "a smaller batch_size"),
+        (400, {"error": {"message": "item 0: long", "code": "context_length_exceeded"}},
+         InvalidTextError, "item 0: long"),
         (301, b"", ServerError, "301: without saying why"),
         (422, {"error": {"message": "item 0: bad (and 2 more)"}}, InvalidTextError,
          r"item 0: bad \(and 2 more\)"),

@@ -9,7 +9,7 @@ import pytest
 from starlette.routing import Route
 
 from mirror_rt.server.http import app
-from public_names import LISTS, SURFACES
+from public_names import LISTS, METRICS_PAGE, SURFACES, metrics_table
 from server_process import ServerProcess
 
 SCRIPT = "tests/support/documents/public_names.py"
@@ -44,7 +44,7 @@ def test_a_route_that_no_document_describes_is_public(monkeypatch):
 
 def test_metrics(bundle):
     """Dashboards and alarms are made of these names."""
-    server = ServerProcess(bundle, "--model-name", "tiny")
+    server = ServerProcess(bundle, "--model-name", "tiny", "--workers", 2)
     server.wait_until_ready()
     server.post("/embed", {"inputs": ["a text"]})
     with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
@@ -54,3 +54,8 @@ def test_metrics(bundle):
     found = {name for name in names if not name.endswith("_created")}
     expected = (LISTS / "metrics.txt").read_text(encoding="utf-8").splitlines()
     assert found == set(expected), WRITE
+
+
+def test_the_page_of_metrics_is_that_of_the_code():
+    """Each with its kind, its labels and its meaning."""
+    assert metrics_table() in METRICS_PAGE.read_text(encoding="utf-8"), WRITE

@@ -82,3 +82,24 @@ def test_the_commands_have_a_section_each_with_their_options(site):
         assert f"mirror-rt {command.name}</h2>" in re.sub(r"<a .*?</a>", "", found)
     assert "--batch-size" in found
     assert "--max-wait" in found
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_page_is_wider_than_the_window(site, tmp_path, width):
+    """Wide blocks scroll in themselves; the help of the commands has to fit at full width."""
+    browser, wide = Browser(find_browser(), tmp_path), []
+    browser.show_as(width, "light")
+    for page in sorted(site.rglob("index.html")):
+        browser.call("Page.navigate", url=page.as_uri())
+        browser.wait_for(
+            f"document.readyState === 'complete' && location.href === '{page.as_uri()}'"
+        )
+        if not browser.evaluate("document.documentElement.scrollWidth <= innerWidth"):
+            wide.append(page.relative_to(site))
+    browser.call("Page.navigate", url=(site / "reference/commands/index.html").as_uri())
+    browser.wait_for("document.querySelectorAll('pre code').length > 20")
+    cut = "[...document.querySelectorAll('pre code')].filter(e => e.scrollWidth > e.clientWidth)"
+    assert wide == []
+    assert width < 1280 or browser.evaluate(f"{cut}.length") == 0
+    browser.close()

@@ -421,6 +421,9 @@ def test_encode_from_the_command_line(languages, cli, tmp_path):
         Encoder.load(languages / "pt").encode(["rain"]),
         atol=NORM_ERROR,
     )
+    assert cli("encode", "--model", languages, *options, "--overwrite").code == 0
+    with LanguagePack.load(languages) as pack:  # the default, as without `lang` in Python
+        np.testing.assert_allclose(np.load(tmp_path / "v.npy"), pack.encode(["rain"]))
     result = cli("encode", "--model", languages / "pt", "--lang", "pt", *options, "--overwrite")
     one_line_error(result, code=1, contains="is not a pack")
     result = cli("encode", "--model", languages, "--lang", "auto", *options, "--overwrite")

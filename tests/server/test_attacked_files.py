@@ -10,7 +10,7 @@ import pytest
 from mirror_rt import ConfigError
 from mirror_rt.server import ListenConfig
 from mirror_rt.server.admission.api_keys import ApiKeys
-from mirror_rt.server.process.serving import _check_tls
+from mirror_rt.server.process.tls import check_tls
 from server_process import until
 from work_limits import little_work
 
@@ -64,8 +64,8 @@ def test_who_checks_a_key_reads_no_file(keys_file, monkeypatch):
     """A disk that does not answer holds up the thread that looks, and no request."""
     keys = ApiKeys((), keys_file)
     monkeypatch.setattr("mirror_rt.server.admission.api_keys._read", None)
-    monkeypatch.setattr("mirror_rt.server.admission.api_keys._stamp", None)
-    keys.reload()  # as a signal handler does
+    monkeypatch.setattr("mirror_rt.server.watching._stamp", None)
+    keys.ask()  # as a signal handler does
     assert keys.accepts("Bearer one")
 
 
@@ -73,7 +73,7 @@ def test_a_thread_reads_them_when_it_is_asked(keys_file):
     keys = ApiKeys((), keys_file)
     keys.watch()
     keys_file.write_text("two\n")
-    keys.reload()
+    keys.ask()
     until(lambda: keys.accepts("Bearer two"))
     keys.close()
     keys._thread.join(60)
@@ -84,7 +84,7 @@ def test_a_thread_reads_them_when_it_is_asked(keys_file):
 def test_a_pipe_of_a_certificate_is_refused(which, pipe, keys_file):
     files = {"tls_certificate": keys_file, "tls_key": keys_file} | {which: pipe}
     with little_work(), pytest.raises(ConfigError, match=r"TLS: .* it is not a regular file"):
-        _check_tls(ListenConfig(**files))
+        check_tls(ListenConfig(**files))
 
 
 @pytest.mark.full

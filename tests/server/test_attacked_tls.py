@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import signal
 import socket
 import ssl
 import subprocess
@@ -20,14 +21,22 @@ class TlsServer(ServerProcess):
         return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
 
 
-@pytest.fixture(scope="module")
-def server(bundle, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tls")
+def certify(folder):
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
          "-nodes", "-keyout", "key.pem", "-out", "certificate.pem", "-days", "2", "-subj",
          "/CN=localhost"], cwd=folder, check=True, capture_output=True,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tls")
+
+
+@pytest.fixture(scope="module")
+def server(bundle, folder):
+    certify(folder)
     server = TlsServer(bundle, "--tls-certificate", folder / "certificate.pem", "--tls-key",
                        folder / "key.pem", "--answer-timeout", 1, "--keep-alive", 2)  # fmt: skip
     server.wait_until_ready()
@@ -84,4 +93,28 @@ def test_a_client_that_does_not_read(server):
         until(lambda: server.get("/status")[1]["open_requests"] > 0)
         answers(server)
         until(lambda: server.get("/status")[1]["open_requests"] == 0)
+    answers(server)
+
+
+def test_a_certificate_is_exchanged(server, folder, tmp_path):
+    """Without the key that fits, the old one stays; SIGHUP and a change let both be read."""
+
+    def served():
+        with server.socket() as raw, ssl._create_unverified_context().wrap_socket(raw) as client:
+            return client.getpeercert(binary_form=True)
+
+    def said(words):
+        return sum(words in line for line in server.lines)
+
+    old = served()
+    certify(tmp_path)
+    (tmp_path / "certificate.pem").replace(folder / "certificate.pem")
+    until(lambda: said("the certificate stays as it was: TLS: "))
+    assert served() == old
+    (tmp_path / "key.pem").replace(folder / "key.pem")
+    until(lambda: said("the certificate was read again") == 1)
+    new = ssl.PEM_cert_to_DER_cert((folder / "certificate.pem").read_text())
+    assert served() == new != old
+    server.process.send_signal(signal.SIGHUP)
+    until(lambda: said("the certificate was read again") == 2)
     answers(server)

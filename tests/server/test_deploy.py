@@ -1,5 +1,6 @@
 """The files of deploy/: they parse, and what they name exists."""
 
+import contextlib
 import json
 import os
 import re
@@ -8,14 +9,17 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.parse
+import urllib.request
 
 import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from mirror_rt.server.http.openapi import openapi_document
+from mirror_rt import __version__
 from mirror_rt.server.monitoring.metrics import Metrics
 from paths import ROOT
+from server_process import ServerProcess, until
 
 DEPLOY = ROOT / "deploy"
 GUIDE = ROOT / "docs" / "guides" / "deploy.md"
@@ -23,7 +27,7 @@ GUIDE = ROOT / "docs" / "guides" / "deploy.md"
 FILES = sorted(
     path for path in DEPLOY.rglob("*") if path.is_file() and path.parent.name != "templates"
 )
-KUBERNETES = DEPLOY / "kubernetes"
+KUBERNETES, PROMETHEUS = DEPLOY / "kubernetes", DEPLOY / "prometheus"
 
 
 def objects():
@@ -34,7 +38,12 @@ def objects():
 
 def test_every_variable_is_an_option(serve_variables):
     known = {*serve_variables, "MIRROR_RT_SERVE_API_KEYS"}
-    for path in [*FILES, ROOT / "docs/guides/deploy.md", ROOT / "docs/guides/serving.md"]:
+    for path in [
+        *FILES,
+        ROOT / "docs/guides/deploy.md",
+        ROOT / "docs/guides/serving.md",
+        ROOT / "docs/guides/operating.md",
+    ]:
         text = path.read_text(encoding="utf-8")
         named = set(re.findall(r"MIRROR_RT_SERVE_[A-Z_]*[A-Z]", text))
         assert named <= known, path
@@ -57,6 +66,75 @@ def test_autoscaler_has_its_metric():
     metrics = Metrics()
     metrics.of_model("a")
     assert rule["seriesQuery"].split("{")[0] in generate_latest(metrics.registry).decode()
+
+
+def asked_metrics(text):
+    found = re.findall(r"\bmirror_rt_\w+", text)
+    return {re.sub("_(bucket|sum|count)$", "", name) for name in found}
+
+
+def dashboard():
+    """The expressions of the dashboard, with all that Grafana would put in."""
+    board = json.loads((PROMETHEUS / "dashboard.json").read_text())
+    asked = [one["expr"] for panel in board["panels"] for one in panel["targets"]]
+    return [re.sub(r"\$(job|instance)", ".*", e).replace("$__rate_interval", "1m") for e in asked]
+
+
+def test_alerts_and_dashboard_ask_for_metrics_that_there_are():
+    known = set((ROOT / "tests/documents/public/metrics.txt").read_text().split())
+    rules = (PROMETHEUS / "alerts.yaml").read_text()
+    assert asked_metrics(rules + " ".join(dashboard())) <= known
+    names = set(re.findall(r"alert: (\w+)", rules))
+    assert names == set(
+        re.findall(r"alertname=\"(\w+)", (PROMETHEUS / "alerts.test.yaml").read_text())
+    )
+
+
+@pytest.mark.full
+@pytest.mark.needs("prometheus")
+def test_a_real_prometheus(bundle, start_server, tmp_path):
+    """It takes the rules, each of which fires where it should, and answers the dashboard."""
+    for verb, name in (("check", "alerts.yaml"), ("test", "alerts.test.yaml")):
+        line = ["promtool", verb, "rules", str(PROMETHEUS / name)]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    server = start_server(bundle, "--workers", 2)
+    server.post("/embed", {"inputs": "a"})
+    scrape = {"job_name": "mirror-rt", "scrape_interval": "200ms",
+              "static_configs": [{"targets": [f"127.0.0.1:{server.port}"]}]}  # fmt: skip
+    config = {"global": {"evaluation_interval": "1s"}, "scrape_configs": [scrape],
+              "rule_files": [str(PROMETHEUS / "alerts.yaml")]}  # fmt: skip
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        ["prometheus", f"--config.file={tmp_path}/prometheus.yml",
+         f"--storage.tsdb.path={tmp_path}/data", f"--web.listen-address=127.0.0.1:{port}"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+    def ask(path):
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}") as answer,
+        ):
+            return json.load(answer)["data"]
+
+    def values(expression):
+        found = ask(f"query?{urllib.parse.urlencode({'query': expression})}")
+        return None if found is None else [float(one["value"][1]) for one in found["result"]]
+
+    try:
+        until(lambda: values('mirror_rt_request_seconds_count{route="/embed"}') == [1])
+        assert values("mirror_rt_ready") == values("up") == [1]
+        assert values("mirror_rt_worker_deaths_total") == [0]
+        assert all(values(expression) is not None for expression in dashboard())
+        until(lambda: {r["health"] for g in ask("rules")["groups"] for r in g["rules"]} == {"ok"})
+        (group,) = ask("rules")["groups"]
+        assert [rule for rule in group["rules"] if rule["state"] == "firing"] == []
+    finally:
+        process.terminate()
+        process.wait()
 
 
 @pytest.mark.full
@@ -86,7 +164,8 @@ def test_the_secret_of_the_guides(guide, tmp_path):
     }  # fmt: skip
     assert secret["data"].keys() == {"keys", "metrics"}
     volumes = found["Deployment"]["spec"]["template"]["spec"]["volumes"]
-    assert {"secretName": secret["metadata"]["name"]} in [each.get("secret") for each in volumes]
+    (keys,) = [each["secret"] for each in volumes if "secret" in each]
+    assert keys["secretName"] == secret["metadata"]["name"]
 
 
 @pytest.mark.parametrize("name", ["Dockerfile.cpu", "Dockerfile.cuda"])
@@ -101,10 +180,8 @@ def test_dockerfile(name):
     for cache in ("HF_HOME", "MIRROR_RT_CACHE"):  # all that may be written
         assert re.search(rf"^    {cache}=/tmp/", text, re.MULTILINE)
     probe = re.search(r"HEALTHCHECK .*\\\n *CMD (\[.*\])", text)
-    assert probe is not None
-    path = re.search(r"'(/\w+)', timeout", probe[1])
-    assert path is not None
-    assert "get" in openapi_document()["paths"][path[1]]
+    assert json.loads(probe[1]) == ["python", "/opt/mirror-rt/healthcheck.py"]
+    assert f"ARG VERSION={__version__}\n" in text
     ignored = (DEPLOY / f"{name}.dockerignore").read_text().split()
     kept = [entry[1:] for entry in ignored if entry.startswith("!")]
     assert all((ROOT / entry).exists() for entry in kept)
@@ -152,7 +229,7 @@ def test_docker_accepts_it(name):
 @pytest.mark.needs("systemd")
 def test_systemd_unit(tmp_path):
     text = (DEPLOY / "mirror-rt.service").read_text()
-    command = re.search(r"^ExecStart=(\S+) serve$", text, re.MULTILINE)
+    command = re.search(r"^ExecStart=(\S+) -P -m mirror_rt.cli serve$", text, re.MULTILINE)
     assert command is not None
     unit = tmp_path / "mirror-rt.service"
     unit.write_text(text.replace(command[1], sys.executable))
@@ -182,7 +259,7 @@ def test_the_steps_for_systemd(bundle, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     unit.write_text(re.sub(r"(?<=[= -])/(?=srv|etc|opt)", f"{tmp_path}/", unit.read_text()))
-    tools = {"mirror-rt": f'#!/bin/sh\nexec {sys.executable} -m mirror_rt.cli "$@"\n',
+    tools = {"python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
              "pip": "#!/bin/sh\n", "python3": "#!/bin/sh\n", "systemctl": SYSTEMCTL}  # fmt: skip
     for name, script in tools.items():
         tool = tmp_path / "opt" / "mirror-rt" / "bin" / name
@@ -203,6 +280,23 @@ def test_the_steps_for_systemd(bundle, tmp_path):
         assert len(re.findall("loaded bundle", (tmp_path / "log").read_text())) == 2, "two workers"
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGTERM)
+
+
+def test_systemd_is_told(bundle, tmp_path):
+    """Once it listens, by a server of one process; what is not there is not told."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(60)
+        server = ServerProcess(bundle, NOTIFY_SOCKET=str(tmp_path / "notify"))
+        assert listener.recv(100) == b"READY=1"
+        server.wait_until_ready()
+        line = [sys.executable, DEPLOY / "healthcheck.py", "serve", bundle, "--port"]
+        assert subprocess.run([*line, str(server.port)], check=False).returncode == 0
+        tls = os.environ | {"MIRROR_RT_SERVE_TLS_CERTIFICATE": "a", "MIRROR_RT_SERVE_TLS_KEY": "a"}
+        done = subprocess.run([*line, str(server.port)], env=tls, stderr=subprocess.PIPE, text=True)
+        assert "WRONG_VERSION_NUMBER" in done.stderr  # it asks over TLS
+        assert server.stop() == 0
+        assert subprocess.run([*line, str(server.port)], stderr=subprocess.DEVNULL).returncode == 1
 
 
 def test_compose():

@@ -43,11 +43,20 @@ COMMON = {"Deployment", "Service", "ServiceAccount", "PodDisruptionBudget"}
 OF_KSERVE = {"ServingRuntime", "InferenceService", "ServiceAccount"}
 KSERVE = {"enabled": True, "storageUri": "s3://models/bundle"}
 FORMS = {
-    "default": ({}, COMMON | {"HorizontalPodAutoscaler"}),
-    "keda": ({"autoscaling": {"by": "keda"}}, COMMON | {"ScaledObject"}),
-    "fixed": ({"autoscaling": {"by": "none"}}, COMMON),
+    "default": ({}, COMMON),
+    "keda": ({"autoscaling": {"by": "keda"}, "podAnnotations": {"prometheus.io/scrape": "true"}},
+             COMMON | {"ScaledObject"}),
+    "tls": (
+        {"tlsSecret": "mine", "podMonitor": {"enabled": True},
+         "service": {"annotations": {"a": "b"}},
+         "extraVolumes": [{"name": "more", "emptyDir": {}}],
+         "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
+         "ingress": {"enabled": True, "className": "nginx", "host": "a.example", "tlsSecret": "a",
+                     "annotations": {"c": "d"}}},
+        COMMON | {"PodMonitor", "Ingress"},
+    ),
     "plain": (
-        {"podMonitor": {"enabled": True}},
+        {"podMonitor": {"enabled": True}, "autoscaling": {"by": "hpa"}},
         COMMON | {"HorizontalPodAutoscaler", "PodMonitor"},
     ),
     "bare": (
@@ -57,23 +66,25 @@ FORMS = {
         {"Deployment", "Service"},
     ),
     "kserve": ({"kserve": KSERVE}, OF_KSERVE),
-    "the guide's": (OF_GUIDE, COMMON | {"HorizontalPodAutoscaler"}),
+    "the guide's": (OF_GUIDE, COMMON),
     "the guide's kserve": (KSERVE_OF_GUIDE, OF_KSERVE),
     "scheduled": (
         {"nodeSelector": {"a": "b"}, "tolerations": [{"key": "gpu", "operator": "Exists"}],
          "imagePullSecrets": [{"name": "pull"}], "env": [{"name": "HF_HOME", "value": "/tmp"}],
          "resources": {"limits": {"nvidia.com/gpu": 1}},
          "affinity": {"podAntiAffinity": {}}},
-        COMMON | {"HorizontalPodAutoscaler"},
+        COMMON,
     ),
 }  # fmt: skip
 OPTIONS = {
     "serve": {"max-body-bytes": 33554432, "max-wait": 0.5, "model-name": "mine"},
     "autoscaling": {"by": "keda"},
+    "podMonitor": {"enabled": True},
 }
 WRONG = {
     "replicas": {"replicas": 2},
     "by": {"autoscaling": {"by": "cpu"}},
+    "podMonitor.enabled=true": {"autoscaling": {"by": "hpa"}},
     "drain": {"serve": {"drain": "soon"}},
     "MAX": {"serve": {"MAX": 1}},
     "storageUri": {"kserve": {"enabled": True}},
@@ -89,6 +100,7 @@ PLACES = {
     "HorizontalPodAutoscaler": ("metrics", 0, "pods"),
     "PodDisruptionBudget": (),
     "Service": ("ports", 0),
+    "Ingress": ("rules", 0),
     "PodMonitor": ("podMetricsEndpoints", 0),
     "ScaledObject": ("triggers", 0),
     "ServingRuntime": ("supportedModelFormats", 0),
@@ -165,7 +177,7 @@ def test_the_schemas(rendered, tmp_path):
 
 
 def test_the_plain_manifests(rendered):
-    """They are the chart with its default values and a PodMonitor, without what is Helm's own."""
+    """They are the chart with an autoscaler and a PodMonitor, without what is Helm's own."""
     objects = copy.deepcopy(rendered["plain"])
     for each in objects.values():
         for name in ("annotations", "namespace"):
@@ -196,6 +208,9 @@ def test_the_container(rendered, serve_variables, form):
         probe = container[kind]["httpGet"]
         assert "get" in paths[probe["path"]]
         assert probe["port"] == container["ports"][0]["containerPort"]
+        assert probe["scheme"] == ("HTTPS" if form == "tls" else "HTTP")
+    modes = {each["secret"].get("defaultMode") for each in pod["volumes"] if "secret" in each}
+    assert modes <= ({0o400} if "securityContext" in pod else {None})  # whose group may read them
     assert container["securityContext"]["runAsNonRoot"]
     assert container["securityContext"]["readOnlyRootFilesystem"]
 
@@ -216,7 +231,15 @@ def test_the_deployment(rendered, form):
     if "PodMonitor" in objects:
         (endpoint,) = objects["PodMonitor"]["spec"]["podMetricsEndpoints"]
         assert endpoint["port"] == port["name"]
+        assert endpoint.get("scheme", "http") == offered["appProtocol"]
         assert "get" in openapi_document()["paths"][endpoint["path"]]
+    if "Ingress" in objects:
+        (rule,) = objects["Ingress"]["spec"]["rules"]
+        service = rule["http"]["paths"][0]["backend"]["service"]
+        name = objects["Service"]["metadata"]["name"]
+        assert service == {"name": name, "port": {"name": offered["name"]}}
+    (spread,) = objects["Deployment"]["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"] == selector
     scalers = {"HorizontalPodAutoscaler", "ScaledObject"} & objects.keys()
     for kind in scalers:
         target = objects[kind]["spec"]["scaleTargetRef"]

@@ -3,6 +3,7 @@
 import base64
 import concurrent.futures
 import contextlib
+import gzip
 import json
 import signal
 import socket
@@ -69,7 +70,7 @@ def test_a_large_request_keeps_its_order(server, encoder):
     np.testing.assert_allclose(np.array(answer), expected, atol=1e-5)
     texts[207] = "word " * 500
     status, answer = server.post("/v1/embeddings", {"input": texts})
-    assert status == 413
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
     assert answer["error"]["message"].startswith("item 207: it is longer than 128 tokens")
 
 
@@ -200,7 +201,7 @@ BAD = [
     (422, b'{"input": "a", "prompt_name": "' + b"x" * 900_000 + b'"}'),
     (404, b'{"input": "a", "model": "text-embedding-3-small"}'),
     (413, b'{"input": [' + b'"a",' * 100_000 + b'"a"]}'),
-    (413, b'{"input": [' + b"5," * 200 + b"5]}"), (413, b" " * 1_000_001),
+    (400, b'{"input": [' + b"5," * 200 + b"5]}"), (413, b" " * 1_000_001),
 ]  # fmt: skip
 
 
@@ -209,6 +210,7 @@ def check_bad(server, status, body):
     assert found == status, (body[:100], answer)
     assert set(answer["error"]) == {"message", "type", "param", "code"}
     assert "\n" not in answer["error"]["message"]
+    status = 413 if answer["error"]["code"] == "context_length_exceeded" else status
     found, answer = server.post("/embed", body.replace(b'"input"', b'"inputs"'))
     assert found == status or b"encoding_format" in body, (body[:100], answer)
     assert set(answer) == {"error", "error_type"}
@@ -272,7 +274,7 @@ def test_hostile_connections_harm_nobody(server, encoder):
         assert b" 400 " in server.send(b"\x16\x03\x01 what is this\r\n\r\n")
         long = b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000
         assert b" 431 " in server.send(long + b"\r\n\r\n")
-        assert b" 415 " in server.send(head + b"Content-Encoding: gzip\r\n\r\n")
+        assert b" 415 " in server.send(head + b"Content-Encoding: br\r\n\r\n")
         huge = head + b"Expect: 100-continue\r\nContent-Length: 99999999\r\n\r\n"
         assert b" 413 " in server.send(huge)
         for two_lengths in (b"Content-Length: 1\r\nContent-Length: 2", b"Content-Length: -1",
@@ -296,6 +298,28 @@ def test_a_body_too_large_by_far(server):
         connection.request("POST", "/embed", pieces, encode_chunked=True,
                            headers={"Transfer-Encoding": "chunked"})  # fmt: skip
         assert connection.getresponse().status == 413
+
+
+def test_bodies_of_gzip(server, encoder):
+    """Of one member and of several, in one piece and in many; never more than the limit."""
+    expected, pieces = encoder.encode("word"), (b'{"inputs": ', b'"word"}')
+    body = b"".join(map(gzip.compress, pieces))
+    zipped = {"Content-Encoding": "gzip"}
+    chunked = (b"1\r\n%c\r\n" % byte for byte in body)
+    head = b"POST /embed HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Encoding: gzip\r\n"
+    answer = server.send(
+        head + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(chunked) + b"0\r\n\r\n"
+    )
+    for vectors in (
+        server.post("/embed", body, zipped)[1],
+        json.loads(answer.split(b"\r\n\r\n")[1]),
+    ):
+        np.testing.assert_allclose(vectors[0], expected, atol=1e-6)
+    empty = gzip.compress(b"")
+    bombs = gzip.compress(b" " * 10_000_000), empty * 60_000
+    for bad in (*bombs, b"{}", body[:-1], body + b"no", b"", empty):
+        status = 413 if bad in bombs else 400
+        assert server.post("/embed", bad, zipped)[0] == status, bad[:20]
 
 
 def test_request_ids_and_the_log(server):
@@ -414,6 +438,15 @@ def taken_port():
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_a_lame_duck_is_not_ready_and_answers(workers, bundle, start_server):
+    server = start_server(bundle, "--lame-duck", 600, "--workers", workers)
+    server.process.send_signal(signal.SIGTERM)
+    until(lambda: server.get("/ready")[0] == 503)
+    assert server.post("/embed", {"inputs": "a"})[0] == 200
+    assert server.stop() == 0  # a second signal ends that time
 
 
 def test_faults_before_the_port_opens(bundle_copy, tmp_path, cli, monkeypatch):

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
 
 from mirror_rt import Encoder
 from mirror_rt.bundle.identity import digest_of
@@ -28,6 +29,7 @@ from mirror_rt.io.atomic import replace_folder
 from mirror_rt.server import ServerConfig, create_app
 from mirror_rt.server.models.reload import Reloader
 from mirror_rt.server.models.served_models import Source
+from mirror_rt.server.monitoring.metrics import Metrics, WorkerCounts
 from server_process import until, with_prompt
 
 TEXT = "some words of a text"
@@ -108,6 +110,9 @@ def test_a_worker_is_killed_and_then_all_are_stopped(bundle, start_server):
     counted = float(text.split(line)[1].split("\n")[0])
     assert abs(counted - clients.counts[200]) <= 6  # one a connection, when it died
     assert "mirror_rt_ready 1.0" in text
+    lost = re.search(r"by SIGKILL with (\d+) open requests", "".join(server.lines))[1]
+    for name, value in (("worker_deaths", 1), ("worker_restarts", 1), ("lost_requests", lost)):
+        assert f"mirror_rt_{name}_total {float(value)}\n" in text
     assert "mirror_rt_open_requests 1.0" in text  # this one; none of the dead worker's
 
     with Clients(server) as clients:
@@ -117,6 +122,19 @@ def test_a_worker_is_killed_and_then_all_are_stopped(bundle, start_server):
     assert clients.counts["refused"] == 6
     assert not any(map(alive, second.values()))
     assert not [line for line in server.lines if "Traceback" in line]
+
+
+def test_the_open_requests_of_a_dead_worker_are_found(tmp_path):
+    """In the file of its gauges, which goes; of one that died before it had any there are none."""
+    values = MmapedDict(tmp_path / "gauge_livesum_7.db")
+    counts = WorkerCounts(tmp_path)
+    values.write_value(mmap_key(*["mirror_rt_open_requests"] * 2, [], [], ""), 3, 0)
+    values.write_value(mmap_key(*["mirror_rt_waiting_tokens"] * 2, [], [], ""), 5, 0)
+    assert (counts.bury(7), counts.bury(7)) == (3, 0)
+    (tmp_path / "gauge_livesum_8.db").touch()
+    assert counts.bury(8) == 0
+    values.close()
+    counts.close()
 
 
 @pytest.mark.full
@@ -185,18 +203,27 @@ def test_reload_by_itself(bundle, tmp_path, caplog, monkeypatch):
     served = shutil.copytree(bundle, tmp_path / "served")
     app = create_app(served, ServerConfig(reload_interval=0.02, load=LoadOptions(threads=1)))
     registry = app.state.registry
+
+    def shown(name):
+        return re.findall(rf"^{name} (\S+)$", registry.metrics.text().decode(), re.MULTILINE)
+
     try:
         registry.wait_until_warm()
         old = registry.models.default
         with registry._cache.lease(old) as in_use:
             served.rename(tmp_path / "away")
             until(lambda: "the models stay as they were" in caplog.text)
+            until(lambda: shown("mirror_rt_last_reload_successful") == ["0.0"])
+            assert shown("mirror_rt_reloads_total.*failed.*") > ["0.0"]
             seen = len(looks)
             until(lambda: len(looks) > seen + 3)
             with_prompt(bundle, served, "river ")
             until(lambda: registry.models.default is not old)
             assert registry.models.default.encoder.manifest.prompts == {"query": "river "}
             assert len(in_use.encoder.encode("it is still open")) == 32
+            assert shown("mirror_rt_model_info.*") == ["0.0", "1.0"]  # the model before, and this
+        until(lambda: shown("mirror_rt_last_reload_successful") == ["1.0"])
+        assert shown("mirror_rt_reloads_total.*ok.*") == ["1.0"]
         said = [record.message for record in caplog.records if "stay as" in record.message]
         assert len(said) == len(set(said)) <= 2  # while it is looked at, the folder may go
     finally:
@@ -229,7 +256,7 @@ def test_cuda_graphs_are_not_captured_while_a_model_serves(bundle, caplog):
     models = SimpleNamespace(
         digest="another", files={}, source=Source(bundle, config), by_name=["m"]
     )
-    reloader = Reloader([models], None, pytest.fail)
+    reloader = Reloader([models], None, pytest.fail, Metrics())
     reloader.ask()
     reloader.close()
     assert "the models stay as they were: CUDA graphs are captured while" in caplog.text
@@ -246,7 +273,9 @@ def test_workers_load_one_after_another(bundle, tmp_path, monkeypatch):
     served = []
     with (tmp_path / "reload.lock").open("w") as other_worker:
         fcntl.flock(other_worker, fcntl.LOCK_EX)
-        reloaders = [Reloader([models], None, lambda *both: served.append(both)) for _ in range(2)]
+        reloaders = [
+            Reloader([models], None, lambda *both: served.append(both), Metrics()) for _ in range(2)
+        ]
         tries = []
         lock = fcntl.flock
         monkeypatch.setattr(fcntl, "flock", lambda *a: tries.append(0) or lock(*a))
@@ -269,7 +298,7 @@ def test_a_file_that_was_written_in_place_is_named(bundle_copy, caplog):
 
     def look():
         caplog.clear()
-        reloader = Reloader([models], None, pytest.fail)
+        reloader = Reloader([models], None, pytest.fail, Metrics())
         reloader.ask()
         reloader.close()
         return caplog.text

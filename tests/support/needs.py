@@ -89,6 +89,8 @@ NEEDS = {
     "openssl": Need("the command openssl", "apt-get install openssl", _programs("openssl")),
     "compiler": Need("a C++ compiler", "apt-get install g++", _programs("g++")),
     "kubectl": Need("kubectl", "apt-get install kubectl (pkgs.k8s.io)", _programs("kubectl")),
+    "prometheus": Need("Prometheus and promtool", "apt-get install prometheus",
+                       _programs("prometheus", "promtool")),
     "docker": Need(
         "a Docker daemon with buildx", "apt-get install docker.io docker-buildx",
         lambda: bool(_say("docker", "info") and _say("docker", "buildx", "version")),

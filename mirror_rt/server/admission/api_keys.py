@@ -7,26 +7,23 @@ import hashlib
 import hmac
 import logging
 import os
-import queue
 import stat
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 from mirror_rt.errors import ConfigError
 from mirror_rt.io.regular_files import read_regular
+from mirror_rt.server.watching import WatchedFiles
 
 logger = logging.getLogger("mirror_rt.server")
 
-_LOOK_EVERY = 1.0  # seconds
 _MOST_BYTES = 1 << 20  # of a file of keys
 
 
-class ApiKeys:
+class ApiKeys(WatchedFiles):
     """Hold the keys that are accepted; with no key at all, everybody is let in.
 
-    The file is read in a thread of its own once `watch` was called, never by who checks a key: a
-    disk that does not answer must not hold up the event loop.
+    The file is never read by who checks a key.
 
     Args:
         keys: keys that are given directly.
@@ -39,17 +36,13 @@ class ApiKeys:
 
     def __init__(self, keys: Iterable[str] = (), file: Path | None = None) -> None:
         self._given = [_digest(key) for key in keys]
-        self._file = file
-        # Of all queues, only this one may be used by a signal handler.
-        self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._stamp = _stamp(file)
+        super().__init__([] if file is None else [file])
         self._from_file = [] if file is None else _read(file)
 
     @property
     def required(self) -> bool:
         """Return whether a request needs a key."""
-        return bool(self._given or self._file is not None)
+        return bool(self._given or self._files)
 
     def accepts(self, authorization: str | None) -> bool:
         """Return whether an `Authorization` header's value is `Bearer` and one of the keys.
@@ -61,49 +54,14 @@ class ApiKeys:
         matches = [hmac.compare_digest(digest, known) for known in self._given + self._from_file]
         return any(matches) and scheme.lower() == "bearer"
 
-    def watch(self) -> None:
-        """Look once a second, in a thread, whether the file has changed."""
-        if self._file is not None:
-            self._thread = threading.Thread(target=self._run, name="mirror_rt-keys", daemon=True)
-            self._thread.start()
-
-    def reload(self) -> None:
-        """Read the file again soon; signal handlers may call this."""
-        self._asked.put(True)
-
-    def close(self) -> None:
-        """Stop looking."""
-        self._asked.put(False)
-
-    def look(self, *, asked: bool = False) -> None:
-        """Read the file again if it has changed, or if `asked`; where that fails, keys stay."""
-        stamp = _stamp(self._file)
-        if self._file is None or (stamp == self._stamp and not asked):
-            return
-        self._stamp = stamp  # a broken file, too, is reported once
+    def read_again(self) -> None:
+        """Read the file; where that fails, the keys stay."""
         try:
-            self._from_file = _read(self._file)
+            self._from_file = _read(self._files[0])
         except ConfigError as error:
             logger.error("the API keys stay as they were: %s", error)
         else:
             logger.info("API keys read: %d", len(self._from_file))
-
-    def _run(self) -> None:
-        while True:
-            asked = False
-            with contextlib.suppress(queue.Empty):
-                asked = self._asked.get(timeout=_LOOK_EVERY)
-                if not asked:
-                    return
-            self.look(asked=asked)
-
-
-def _stamp(file: Path | None) -> tuple[int, int, int] | None:
-    try:
-        status = file.stat() if file is not None else None
-    except OSError:
-        return None
-    return None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def _read(file: Path) -> list[bytes]:

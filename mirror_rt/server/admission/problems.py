@@ -22,6 +22,7 @@ from mirror_rt.errors import (
 )
 from mirror_rt.tokens.chunking import too_long_reason
 
+TOO_LONG = "context_length_exceeded"  # what clients of OpenAI look for, with status 400
 HUNG_UP = 499  # nginx's status for a client that hung up; nobody gets it
 
 

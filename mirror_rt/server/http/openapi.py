@@ -53,12 +53,12 @@ An answer with status 429 or 503 may be asked for again after the seconds in `Re
 answer has an `X-Request-Id`, which the server's log repeats.
 """
 _REASONS = {
-    400: "The body is not JSON, or has nothing to encode.",
+    400: "The body is not JSON, or has nothing to encode; under /v1/ also: a text is too long.",
     401: "There is no API key, or a wrong one.",
     404: "There is no such model.",
     408: "The answer was not ready within the time given.",
     413: "There are too many items, bytes or tokens.",
-    415: "The body is compressed.",
+    415: "The body is compressed, and not by gzip.",
     422: "A field has an unusable value.",
     424: "The model failed on the input.",
     429: "Too much waits: `Retry-After` says when to come back.",

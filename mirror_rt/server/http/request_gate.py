@@ -6,12 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import replace
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mirror_rt.server.admission.problems import (
     HUNG_UP,
+    TOO_LONG,
     Problem,
     ProblemShape,
     inference_shape,
@@ -200,11 +202,14 @@ class Endpoint:
 
 async def answer_problem(problem: Problem, scope: Scope, send: Send) -> None:
     """Send the error object that the clients of this path understand."""
+    shape = shape_of(_path(scope))
+    if shape is openai_shape and problem.code == "too_long":
+        problem = replace(problem, status=400, code=TOO_LONG)
     headers = [(name.encode(), value.encode()) for name, value in problem.headers.items()]
     if problem.close:
         headers.append((b"connection", b"close"))
     scope[EXCHANGE].reason = problem.code  # not its message, which may quote the request
-    body = shape_of(_path(scope))(problem)
+    body = shape(problem)
     await Answer(body, problem.status, headers=headers).send_whole(body, send)
 
 

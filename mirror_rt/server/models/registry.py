@@ -48,7 +48,7 @@ class Registry:
         self.facts: MutableMapping[NamedEncoder, ModelFacts] = WeakKeyDictionary()
         """What is known of each model, which may have left the memory."""
         self.began = time.monotonic()
-        self.metrics = Metrics()
+        self.metrics = Metrics(config.timeout)
         self.recent = Recent()
         self.requests = RequestLog(self.metrics, self.recent)
         self.tracing = tracing_from_environment()
@@ -70,6 +70,7 @@ class Registry:
         except BaseException:
             self._cache.drop(self._cache.loaded(), 0)
             raise
+        self._say_models()
         self._warming = threading.Thread(target=self._warm_up, name="mirror_rt-warm-up")
         self._warming.start()
         keys.watch()
@@ -120,11 +121,11 @@ class Registry:
     def watch(self) -> None:
         """Let `reload` load again what has changed of the sources, and check that regularly."""
         sources = [one for one in self.models.sources if one.source is not None]
-        self._reloader = Reloader(sources, self.config.reload_interval, self.replace)
+        self._reloader = Reloader(sources, self.config.reload_interval, self.replace, self.metrics)
 
     def reload(self) -> None:
         """Read the keys and the models again soon; signal handlers may call this."""
-        self.keys.reload()
+        self.keys.ask()
         self._look_again()
 
     def replace(self, old: Models, new: Models) -> None:
@@ -147,6 +148,7 @@ class Registry:
             raise
         self._warming.join()
         self.models = models
+        self._say_models()
         if all(service.warm for service in self.services.values()):
             self._failure = None
             self._set_warm()
@@ -215,6 +217,11 @@ class Registry:
         self._cache.close()
         if self.tracing is not None:
             self.tracing.close()
+
+    def _say_models(self) -> None:
+        self.metrics.serve({
+            (name, one.digest or "") for one in self.models.sources for name in one.by_name
+        })  # fmt: skip
 
     def _make_cache(self) -> ModelCache[NamedEncoder, ModelService]:
         sizes = {model: model.bytes for model in self.models.by_name.values()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,8 @@ from mirror_rt.errors import BundleError, ConfigError, MirrorError
 from mirror_rt.server.models.served_models import Models
 from mirror_rt.server.models.sources import load_folder
 from mirror_rt.server.monitoring.logs import where
+from mirror_rt.server.monitoring.metrics import Metrics
+from mirror_rt.server.watching import Watcher
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -23,7 +24,7 @@ logger = logging.getLogger("mirror_rt.server")
 _TURN_SECONDS = 0.05
 
 
-class Reloader:
+class Reloader(Watcher):
     """Watch the manifests, on request and at intervals, and load again what has changed.
 
     Args:
@@ -31,39 +32,30 @@ class Reloader:
         interval: seconds between two looks; None to look on request alone.
         replace: serves other models in place of those of a source; raises an error if they do not
             run.
+        metrics: learns of every attempt.
     """
 
     def __init__(
         self, models: Sequence[Models], interval: float | None,
-        replace: Callable[[Models, Models], None],
+        replace: Callable[[Models, Models], None], metrics: Metrics,
     ) -> None:  # fmt: skip
-        self._models, self._interval, self._replace = list(models), interval, replace
+        super().__init__(interval)
+        self._models, self._replace, self._metrics = list(models), replace, metrics
         self._complaints = dict.fromkeys(range(len(models)), "")
-        # Of all queues, only this one may be used by a signal handler.
-        self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mirror_rt-reload", daemon=True)
-        self._thread.start()
-
-    def ask(self) -> None:
-        """Look at the manifest soon."""
-        self._asked.put(True)
+        self.watch()
 
     def close(self) -> None:
         """Stop looking; wait for models that are being loaded."""
         self._closing.set()
-        self._asked.put(False)
+        super().close()
         self._thread.join()
 
-    def _run(self) -> None:
-        while True:
-            asked = False
-            with contextlib.suppress(queue.Empty):
-                asked = self._asked.get(timeout=self._interval)
-                if not asked:
-                    return
-            for number in self._complaints:
-                self._look(number, asked=asked)
+    def look(self, *, asked: bool = False) -> None:
+        """Load again what has changed."""
+        for number in self._complaints:
+            self._look(number, asked=asked)
+        self._metrics.reloaded.set(not any(self._complaints.values()))
 
     def _look(self, number: int, *, asked: bool) -> None:
         old = self._models[number]
@@ -98,6 +90,7 @@ class Reloader:
             self._keep(number, where(error), asked=asked)
         else:
             self._models[number], self._complaints[number] = models, ""
+            self._metrics.reloads.labels("ok").inc()
             logger.info("%s was loaded again in %.1f s and serves: %s", source,
                         time.monotonic() - began, ", ".join(models.by_name))  # fmt: skip
 
@@ -123,3 +116,4 @@ class Reloader:
             models = ", ".join(self._models[number].by_name)
             logger.error("the models stay as they were: %s (%s)", why, models)
         self._complaints[number] = why
+        self._metrics.reloads.labels("failed").inc()

@@ -6,18 +6,16 @@ import contextlib
 import errno
 import logging
 import socket
-import ssl
 
 from mirror_rt.errors import ConfigError
-from mirror_rt.io.regular_files import read_regular
 from mirror_rt.server.config import ListenConfig, ServerConfig
 from mirror_rt.server.http.app import create_app
 from mirror_rt.server.models.sources import Sources
 from mirror_rt.server.process.descriptors import check_descriptors
 from mirror_rt.server.process.supervisor import Supervisor
+from mirror_rt.server.process.systemd import say_listening
+from mirror_rt.server.process.tls import check_tls
 from mirror_rt.server.process.uvicorn_server import run_app
-
-_MOST_TLS_BYTES = 1 << 20  # of a file with a certificate or a key
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -31,7 +29,7 @@ def serve(source: Sources, config: ServerConfig, listen: ListenConfig) -> None:
         ConfigError: the address is not available, or TLS files, keys or another value are unusable.
         MirrorError: an error of `create_app`.
     """
-    _check_tls(listen)
+    check_tls(listen)
     check_descriptors(listen)
     listener = _bind(listen)
     url = _url_of(listener, listen)
@@ -40,7 +38,12 @@ def serve(source: Sources, config: ServerConfig, listen: ListenConfig) -> None:
             Supervisor(source, config, listen, listener, url).run()
             return
         app = create_app(source, config)
-        run_app(app, listen, listener, lambda: logger.info("listening at %s", url))
+
+        def on_listening() -> None:
+            logger.info("listening at %s", url)
+            say_listening()
+
+        run_app(app, listen, listener, on_listening)
     finally:
         listener.close()
 
@@ -54,7 +57,7 @@ def check(source: Sources, config: ServerConfig, listen: ListenConfig) -> str:
     Raises:
         MirrorError: as in `serve`, or a model does not run.
     """
-    _check_tls(listen)
+    check_tls(listen)
     check_descriptors(listen)
     with contextlib.closing(_bind(listen)) as listener:
         registry = create_app(source, config).state.registry
@@ -91,18 +94,3 @@ def _bind(listen: ListenConfig) -> socket.socket:
         raise ConfigError(f"cannot listen at {listen.host} port {listen.port}: {reason}") from error
     listener.set_inheritable(True)
     return listener
-
-
-def _check_tls(listen: ListenConfig) -> None:
-    """Raise ConfigError if the TLS files cannot be used."""
-    if listen.tls_certificate is None or listen.tls_key is None:
-        return
-    try:
-        for file in (listen.tls_certificate, listen.tls_key):
-            read_regular(file, _MOST_TLS_BYTES)  # opening a pipe would wait for ever
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(listen.tls_certificate, listen.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"TLS: {listen.tls_certificate} and {listen.tls_key} cannot be used: {error}"
-        ) from error

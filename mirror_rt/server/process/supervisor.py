@@ -15,13 +15,14 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
-
-from prometheus_client.multiprocess import mark_process_dead
+from contextlib import closing
 
 from mirror_rt.cpus import cpu_budget
 from mirror_rt.errors import ConfigError, MirrorError
 from mirror_rt.server.config import ListenConfig, ServerConfig
 from mirror_rt.server.models.sources import Sources, lasting, listed
+from mirror_rt.server.monitoring.metrics import WorkerCounts
+from mirror_rt.server.process.systemd import say_listening
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -66,6 +67,7 @@ class Supervisor:
         self._environment: dict[str, str] = {}
         self._running: set[Process] = set()
         self._serving: set[Process] = set()  # those that have said that they listen
+        self._listened: set[int] = set()  # numbers of workers that have listened
         self._complete = False  # whether all workers have been listening at the same time
         self._failure: MirrorError | None = None
 
@@ -76,7 +78,7 @@ class Supervisor:
         can), or that one did not end in time.
         """
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        with _metrics_folder() as folder:
+        with _metrics_folder() as folder, closing(WorkerCounts(folder)) as self._counts:
             self._environment = {"RAYON_NUM_THREADS": str(self._threads), **os.environ,
                                  "PROMETHEUS_MULTIPROC_DIR": folder}  # fmt: skip
             try:
@@ -99,7 +101,8 @@ class Supervisor:
         stopping = loop.create_task(self._stopping.wait())
         try:
             await asyncio.wait([*workers, stopping], return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait(workers, timeout=self._listen.drain + _CLOSE_SECONDS)
+            patience = self._listen.lame_duck + self._listen.drain + _CLOSE_SECONDS
+            await asyncio.wait(workers, timeout=patience)
             self._kill_late()
         finally:
             self._stop()
@@ -115,9 +118,7 @@ class Supervisor:
             code = await process.wait()
             self._running.discard(process)
             self._serving.discard(process)
-            # Its gauges (open requests) go; its counters stay.
-            folder = self._environment["PROMETHEUS_MULTIPROC_DIR"]
-            mark_process_dead(process.pid, folder)  # type: ignore[no-untyped-call]
+            lost = self._counts.bury(process.pid)
             if self._stopping.is_set():
                 return
             if served is None and not (self._complete and self._serving):
@@ -131,8 +132,10 @@ class Supervisor:
                 deaths = 0
             pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**deaths)
             deaths += 1
-            logger.error("worker %d, process %d, %s: starting it again in %.1f s", number,
-                         process.pid, error or _how(code), pause)  # fmt: skip
+            self._counts.add("mirror_rt_worker_deaths_total")
+            self._counts.add("mirror_rt_lost_requests_total", lost)
+            said = "worker %d, process %d, %s with %d open requests: starting it again in %.1f s"
+            logger.error(said, number, process.pid, error or _how(code), lost, pause)  # fmt: skip
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
@@ -170,11 +173,15 @@ class Supervisor:
                 continue
             served = time.monotonic()
             self._serving.add(process)
+            if number in self._listened:
+                self._counts.add("mirror_rt_worker_restarts_total")
+            self._listened.add(number)
             logger.info("worker %d listens, process %d", number, process.pid)
             if not self._complete and len(self._serving) == self._listen.workers:
                 self._complete = True
                 logger.info("listening at %s: workers: %d, threads of each: %d", self._url,
                             self._listen.workers, self._threads)  # fmt: skip
+                say_listening()
         return served, error
 
     def _interrupt(self) -> None:
@@ -190,8 +197,8 @@ class Supervisor:
         self._send(signal.SIGKILL)
 
     def _stop(self) -> None:
-        """Accept no more connections, and let the workers end."""
-        # Closed first: connections made from now on would wait for workers that accept no more.
+        """Let the workers end; they accept connections as long as they are lame ducks."""
+        # Closed first: connections made later would wait for workers that accept no more.
         self._listener.close()
         self._stopping.set()
         self._send(signal.SIGTERM)

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
@@ -18,11 +19,13 @@ from starlette.applications import Starlette
 from mirror_rt.server.config import ListenConfig
 from mirror_rt.server.http.connection import limited_protocol
 from mirror_rt.server.process.descriptors import most_connections
+from mirror_rt.server.process.tls import Certificate
 
 logger = logging.getLogger("mirror_rt.server")
 
 # After SIGTERM, idle connections are kept for so long, because a request may be on its way.
 _LINGER = 0.5
+_LOOK_EVERY = 0.02
 # Time for closing the models after the drain; then the process ends even if they are not closed.
 _CLOSE_SECONDS = 1.0
 
@@ -35,8 +38,9 @@ def run_app(
     The process must belong to the server: it ends soon afterwards, whatever the caller does.
     `on_listening` is called once connections to the bound `listener` are accepted.
     """
-    server = _Server(_uvicorn_config(app, listen), app, on_listening)
-    _handle_signals(server, app)
+    certificate = Certificate(listen)
+    server = _Server(_uvicorn_config(app, listen), app, on_listening, certificate, listen.lame_duck)
+    _handle_signals(server, app, certificate)
     server.run(sockets=[listener])
 
 
@@ -44,22 +48,36 @@ class _Server(uvicorn.Server):
     """A uvicorn server that stops without dropping a request on a connection that is kept alive."""
 
     def __init__(
-        self, config: uvicorn.Config, app: Starlette, on_listening: Callable[[], None]
-    ) -> None:
+        self, config: uvicorn.Config, app: Starlette, on_listening: Callable[[], None],
+        certificate: Certificate, lame_duck: float,
+    ) -> None:  # fmt: skip
         super().__init__(config)
+        self._certificate, self._lame_duck = certificate, lame_duck
+        self._signals = 0  # that told it to stop
         self._app = app
         self._on_listening = on_listening
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self._certificate.context = self.config.ssl
+        self._certificate.watch()
         self._on_listening()
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        super().handle_exit(sig, frame)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.state.registry.stop()
+        self._certificate.close()
+        # Balancers see that it is not ready, and send no more; a second signal ends that time.
+        until = time.monotonic() + self._lame_duck
+        while time.monotonic() < until and self._signals < 2:
+            await asyncio.sleep(_LOOK_EVERY)
         logger.info("stopping: %d connections", len(self.server_state.connections))
         drain = self.config.timeout_graceful_shutdown or 0
         began = time.monotonic()
         _end_within(drain + _CLOSE_SECONDS)
-        self._app.state.registry.stop()
         waiting = _accept_all(sockets or [])
         for server in self.servers:
             server.close()
@@ -68,7 +86,7 @@ class _Server(uvicorn.Server):
         self.server_state.default_headers.append((b"connection", b"close"))
         until = time.monotonic() + _LINGER
         while self.server_state.connections and time.monotonic() < until:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(_LOOK_EVERY)
         left = max(0.0, began + drain - time.monotonic())
         self.config.timeout_graceful_shutdown = left  # type: ignore[assignment]
         await super().shutdown(sockets)
@@ -136,10 +154,15 @@ def _uvicorn_config(app: Starlette, listen: ListenConfig) -> uvicorn.Config:
     )
 
 
-def _handle_signals(server: uvicorn.Server, app: Starlette) -> None:
-    """Let SIGHUP reload keys and models, and SIGTERM and Ctrl-C stop with exit status 0."""
+def _handle_signals(server: uvicorn.Server, app: Starlette, certificate: Certificate) -> None:
+    """Let SIGHUP read files and models again, and SIGTERM and Ctrl-C stop with exit status 0."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.handle_exit)  # until uvicorn listens to signals itself
     if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, lambda *_: app.state.registry.reload())
+
+        def reload(*_: object) -> None:
+            certificate.ask()
+            app.state.registry.reload()
+
+        signal.signal(signal.SIGHUP, reload)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # blocked when a worker starts

@@ -18,6 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 LISTS = ROOT / "tests" / "documents" / "public"
+METRICS_PAGE = ROOT / "docs" / "reference" / "metrics.md"
 MODULES = (
     "mirror_rt", "mirror_rt.bulk", "mirror_rt.client", "mirror_rt.compat", "mirror_rt.compat.util",
     "mirror_rt.errors", "mirror_rt.evaluation", "mirror_rt.scheduling", "mirror_rt.server",
@@ -157,20 +158,49 @@ def files() -> Iterator[str]:
     yield from sorted(f"environment: {name}" for name in names)
 
 
+def _metrics() -> list[tuple[str, str, str, str]]:
+    """Return the name, kind, labels and meaning of each metric of a server, and of its workers."""
+    from mirror_rt.server.monitoring.metrics import OF_WORKERS, Metrics
+
+    found = [(name, "counter", "", text) for name, text in OF_WORKERS.items()]
+    for one in vars(Metrics().registry)["_collector_to_names"]:
+        about = vars(one)
+        if (kind := getattr(one, "_type", None)) is not None:  # not of the process
+            name = about["_name"] + ("_total" if kind == "counter" else "")
+            labels = ", ".join(f"`{label}`" for label in about["_labelnames"])
+            found.append((name, kind, labels, about["_documentation"]))
+    return sorted(found)
+
+
+def metrics() -> Iterator[str]:
+    """Yield the names of all metrics of a server."""
+    return (name for name, *_ in _metrics())
+
+
+def metrics_table() -> str:
+    """Return the table of all metrics, for their page."""
+    rows = [f"| `{name}` | {kind} | {labels} | {text} |" for name, kind, labels, text in _metrics()]
+    return "\n".join(["| metric | kind | labels | meaning |", "|---|---|---|---|", *rows]) + "\n"
+
+
 SURFACES: dict[str, Callable[[], Iterator[str]]] = {
     "python": python_names,
     "command_line": command_line,
     "http": http,
     "files": files,
+    "metrics": metrics,
 }
 
 
 def main() -> None:
-    """Write the lists; metrics.txt, which a running server shows, is changed by hand."""
+    """Write the lists, and the table of metrics."""
     os.environ["COLUMNS"] = "200"
     LISTS.mkdir(exist_ok=True)
     for name, lines in SURFACES.items():
         (LISTS / f"{name}.txt").write_text("\n".join(lines()) + "\n", encoding="utf-8")
+    page = METRICS_PAGE.read_text(encoding="utf-8")
+    page = re.sub(r"\| metric \|.*?\n(?=\n|\Z)", lambda _: metrics_table(), page, flags=re.DOTALL)
+    METRICS_PAGE.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

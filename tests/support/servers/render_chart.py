@@ -21,6 +21,7 @@ APIS = {
     "v1": ["Secret", "Service", "ServiceAccount"],
     "apps/v1": ["Deployment"],
     "autoscaling/v2": ["HorizontalPodAutoscaler"],
+    "networking.k8s.io/v1": ["Ingress"],
     "policy/v1": ["PodDisruptionBudget"],
     "keda.sh/v1alpha1": ["ScaledObject"],
     "monitoring.coreos.com/v1": ["PodMonitor"],

@@ -11,7 +11,14 @@ from transformers import AutoModel, AutoTokenizer
 from mirror_rt import ConfigError, DataError, ModelError, OutputExistsError
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.cli import main
-from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
+from mirror_train import (
+    TorchEncoder,
+    TuneConfig,
+    infonce,
+    load_recipe,
+    load_training_data,
+    tune,
+)
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.loop import Trainer
 from mirror_train.training.pooling import choose_pooling
@@ -178,6 +185,18 @@ def test_ctrl_c_leaves_a_checkpoint_that_resumes(name, uninterrupted, tmp_path, 
 def test_every_loss_and_masking_trains(data, configure, loss, span_mask):
     recipe = {"loss": loss, "span_mask": span_mask, "span_length": 2, "epochs": 1}
     assert len(tune(data, configure(recipe=recipe)).stats.losses) == 10
+
+
+def test_a_loss_of_ones_own(data, configure):
+    """It takes the recipe's place, here by the same formula, and is named in the manifest."""
+
+    def own(z1, z2):
+        return infonce(z1, z2, temperature=0.04)
+
+    given = tune(data, configure(recipe={"temperature": 0.04, "epochs": 1}))
+    mine = tune(data, configure("mine", recipe={"epochs": 1}), loss=own)
+    np.testing.assert_allclose(mine.stats.losses, given.stats.losses, rtol=1e-5)
+    assert mine.manifest.recipe["loss"].endswith("own")
 
 
 def test_frozen_layers_and_embeddings_stay(data, configure, tiny_bert):

@@ -183,8 +183,9 @@ def _tune_one(job: LanguageJob, bases: Bases) -> LanguageResult:
         logger.warning("%s", warning)
     encoder = TorchEncoder(base, device=resolve_device(job.config.device))
     before = _measure(encoder, data, pairs, held)
-    said = {"on_base": lambda model: None}  # the warnings, above
-    manifest = tune(data, job.config, base=copy.deepcopy(base), **said).manifest
+    copied = copy.deepcopy(base)
+    report = tune(data, job.config, base=copied, on_base=lambda _: None)  # it is warned above
+    manifest = report.manifest
     tuned = TorchEncoder.load(job.config.out, device=job.config.device)
     after = _measure(tuned, data, pairs, held)
     for name in ("synonyms", "score"):

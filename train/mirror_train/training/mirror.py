@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -20,6 +20,9 @@ from mirror_train.model.pretrained import Pretrained
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.loop import Part, Trainer, encoder_forward
 
+ViewsLoss = Callable[..., Tensor]
+"""From the views z1, z2 (and hard negatives), [n, D] each, to a scalar."""
+
 
 def mirror_trainer(
     base: Pretrained,
@@ -30,10 +33,12 @@ def mirror_trainer(
     processes: Processes,
     layers: Iterable[nn.Module] = (),
     mlp: nn.Module | None = None,
+    loss: ViewsLoss | None = None,
 ) -> Trainer:
     """Return the trainer of a model by Mirror-BERT.
 
-    The layers after its pooling are not trained, and an `mlp` after them is.
+    The layers after its pooling are not trained, and an `mlp` after them is. A `loss` takes the
+    place of the recipe's.
 
     Where a process's share of a batch is larger than the recipe's batch size, gradients are cached.
     """
@@ -51,7 +56,7 @@ def mirror_trainer(
     modules = nn.ModuleDict({"encoder": base.model} | trained)
     rows = batches.views * recipe.batch_size
     return Trainer(
-        steps=MirrorSteps(ViewTokenizer(base, recipe), batches, recipe, processes),
+        steps=MirrorSteps(ViewTokenizer(base, recipe), batches, recipe, processes, loss),
         forward=forward,
         modules=modules,
         optimizer=torch.optim.AdamW(
@@ -84,8 +89,9 @@ class MirrorSteps:
         batches: Batches,
         recipe: Recipe,
         processes: Processes,
+        loss: ViewsLoss | None = None,
     ) -> None:
-        self._tokenize, self._batches = tokenize, batches
+        self._tokenize, self._batches, self._loss = tokenize, batches, loss
         self._recipe, self._group = recipe, processes.group
 
     def __len__(self) -> int:
@@ -93,6 +99,8 @@ class MirrorSteps:
 
     def __getitem__(self, step: int) -> list[Part]:
         batch = self._batches[step]
+        if (own := self._loss) is not None:
+            return [Part(self._tokenize(batch), lambda z: own(*z.chunk(batch.views)))]
         loss = partial(contrast, batch=batch, recipe=self._recipe, process_group=self._group)
         return [Part(self._tokenize(batch), loss)]
 

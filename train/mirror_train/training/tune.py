@@ -23,7 +23,7 @@ from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.fit import warn_of_run
 from mirror_train.training.loop import Trainer
-from mirror_train.training.mirror import mirror_trainer, pad_length
+from mirror_train.training.mirror import ViewsLoss, mirror_trainer, pad_length
 from mirror_train.training.movement import EndedBy, Neighbours, common_words, planned_steps
 from mirror_train.training.pooling import choose_pooling
 from mirror_train.training.run import Run, TuneReport, begun
@@ -43,6 +43,7 @@ def tune(
     *,
     base: Pretrained | None = None,
     on_base: Callable[[Pretrained], object] | None = None,
+    loss: ViewsLoss | None = None,
 ) -> TuneReport:
     """Tune a masked language model on `data` by Mirror-BERT and write it to `config.out`.
 
@@ -50,6 +51,10 @@ def tune(
     contrasts the strings of all processes, and the first process writes the result. There,
     `on_base` is called with the base model before any work; by default a warning is logged of
     strings and a base model that do not go together (see `run_warnings`).
+
+    A `loss` of your own takes the place of the recipe's: a function of the two views of the strings
+    of a batch, float [n, D] each (and of hard negatives, where the data has some), to a scalar.
+    What it has of parameters is not trained, and each process calls it with its own share.
 
     Raises:
         ConfigError: an option cannot be used, or a checkpoint is of another run.
@@ -71,7 +76,11 @@ def tune(
         recipe = recipe.replace(pooling=chosen.pooling)
         check_recipe(recipe, data, base, processes.count)
         cached = None if loss_batch == recipe.batch_size else loss_batch
-        run.start(data.sha256(), dataclasses.asdict(recipe), loss_batch=cached)
+        settings = dataclasses.asdict(recipe)
+        if loss is not None:
+            kind = loss if hasattr(loss, "__qualname__") else type(loss)
+            settings["loss"] = f"{kind.__module__}.{kind.__qualname__}"
+        run.start(data.sha256(), settings, loss_batch=cached)
         sizes = batch_sizes(len(data), loss_batch, processes.count)
         steps, ended_by = planned_steps(recipe, len(sizes))
         batches = Batches(
@@ -95,6 +104,7 @@ def tune(
             processes=processes,
             layers=layers,
             mlp=mlp,
+            loss=loss,
         )
         kept = [mlp] if mlp is not None and recipe.mlp == "pooler" else []
         head = Head([recipe.fixed_pooling], [*layers, *kept])
@@ -113,7 +123,7 @@ def tune(
         return run.write(
             head,
             trainer.stats,
-            recipe=dataclasses.asdict(recipe),
+            recipe=settings,
             data=data.summary(),
             training=_course(trainer, batches, ended_by) | isotropy,
             level=recipe.level,

@@ -18,6 +18,15 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.serviceAccount.create }}{{ .Values.serviceAccount.name | default (include "mirror-rt.name" .) }}{{ else }}{{ .Values.serviceAccount.name | default "default" }}{{ end -}}
 {{- end }}
 
+{{- define "mirror-rt.scheme" -}}
+{{- if or .Values.tlsSecret (index .Values.serve "tls-certificate") }}HTTPS{{ else }}HTTP{{ end -}}
+{{- end }}
+
+{{/* Of files of a secret: their owner is root, so the pod's group reads them; KServe's pods have none. */}}
+{{- define "mirror-rt.secret" -}}
+{secretName: {{ .name }}{{ if not .root.Values.kserve.enabled }}, defaultMode: 0400{{ end }}}
+{{- end }}
+
 {{/* What a pod of a deployment and one of a KServe runtime share. */}}
 {{- define "mirror-rt.pod" -}}
 {{- with .Values.imagePullSecrets }}
@@ -41,7 +50,14 @@ volumes:
   {{- end }}
   {{- if .Values.keysSecret }}
   - name: keys
-    secret: {secretName: {{ .Values.keysSecret }}}
+    secret: {{ include "mirror-rt.secret" (dict "name" .Values.keysSecret "root" .) }}
+  {{- end }}
+  {{- if .Values.tlsSecret }}
+  - name: tls
+    secret: {{ include "mirror-rt.secret" (dict "name" .Values.tlsSecret "root" .) }}
+  {{- end }}
+  {{- with .Values.extraVolumes }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
 
@@ -62,20 +78,24 @@ env:
   {{- if .Values.keysSecret }}
   - {name: MIRROR_RT_SERVE_API_KEYS_FILE, value: /keys/keys}
   {{- end }}
+  {{- if .Values.tlsSecret }}
+  - {name: MIRROR_RT_SERVE_TLS_CERTIFICATE, value: /tls/tls.crt}
+  - {name: MIRROR_RT_SERVE_TLS_KEY, value: /tls/tls.key}
+  {{- end }}
   {{- with .Values.env }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 startupProbe:
-  httpGet: {path: /v2/health/ready, port: 8080}
+  httpGet: {path: /v2/health/ready, port: 8080, scheme: {{ include "mirror-rt.scheme" . }}}
   periodSeconds: 2
   failureThreshold: 90
   timeoutSeconds: 6
 readinessProbe:
-  httpGet: {path: /v2/health/ready, port: 8080}
+  httpGet: {path: /v2/health/ready, port: 8080, scheme: {{ include "mirror-rt.scheme" . }}}
   periodSeconds: 5
   timeoutSeconds: 6
 livenessProbe:
-  httpGet: {path: /v2/health/live, port: 8080}
+  httpGet: {path: /v2/health/live, port: 8080, scheme: {{ include "mirror-rt.scheme" . }}}
   periodSeconds: 10
   timeoutSeconds: 5
 lifecycle:
@@ -98,5 +118,11 @@ volumeMounts:
   {{- end }}
   {{- if .Values.keysSecret }}
   - {name: keys, mountPath: /keys, readOnly: true}
+  {{- end }}
+  {{- if .Values.tlsSecret }}
+  - {name: tls, mountPath: /tls, readOnly: true}
+  {{- end }}
+  {{- with .Values.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
