@@ -18,6 +18,7 @@ from mirror_rt.bundle.ready_models import READY_MODELS, pin_of
 from mirror_rt.errors import BundleError, BundleIntegrityError
 from mirror_rt.server import ServerConfig, load_models
 from paths import ROOT
+from rounding import RUN_ERROR
 
 NAME = "all-MiniLM-L6-v2"
 TEXTS = ["a river", "the old town"]
@@ -188,7 +189,7 @@ def test_from_a_hub_of_ones_own(index, bundle, hub, monkeypatch, tmp_path):
     hub.add(f"owner/{NAME}", files)
     monkeypatch.setenv("MIRROR_RT_BUNDLE_OWNER", "owner")
     np.testing.assert_allclose(
-        Encoder.load(NAME).encode(TEXTS), Encoder.load(bundle).encode(TEXTS), atol=1e-6
+        Encoder.load(NAME).encode(TEXTS), Encoder.load(bundle).encode(TEXTS), atol=RUN_ERROR
     )
     assert not (tmp_path / "cache/bundles").exists()
 
