@@ -298,7 +298,7 @@ def command_in_child() -> Callable[[str], str]:
 
     def run(code: str, **options) -> str:
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False,
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False,
             **options,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr

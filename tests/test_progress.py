@@ -107,7 +107,6 @@ def test_no_bar_counts_all_the_same(clock, capfd):
 
 
 def test_a_terminal_gets_a_bar(monkeypatch, capfd):
-    pytest.importorskip("tqdm")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     bar = progress_bar(2, True, unit="string", desc="tune")
     bar.update(2)

@@ -20,6 +20,7 @@ import pytest
 
 from mirror_rt import Encoder, Reranker
 from mirror_rt.inference.bundle_model import BundleModel
+from rounding import SCORE_ERROR
 
 DOCUMENTS = [
     "The river runs slowly through the old town.",
@@ -66,7 +67,7 @@ def best(cross_encoder) -> list[tuple[str, float]]:
     """The documents and their scores with QUERY, the best first."""
     ranking = Reranker.load(cross_encoder).rank(QUERY, DOCUMENTS, return_documents=True)
     assert len({entry["score"] for entry in ranking}) == len(DOCUMENTS)
-    return [(entry["text"], pytest.approx(entry["score"], abs=1e-6)) for entry in ranking]
+    return [(entry["text"], pytest.approx(entry["score"], abs=SCORE_ERROR)) for entry in ranking]
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from haystack.document_stores.in_memory import InMemoryDocumentStore
 
 from mirror_rt import ConfigError, Encoder, InvalidTextError, Reranker
 from mirror_rt.adapters.haystack import MirrorDocumentEmbedder, MirrorRanker, MirrorTextEmbedder
+from rounding import ANY_BATCH, SCORE_ERROR
 
 
 def test_a_pipeline_indexes_and_searches(model, documents, query, ranked):
@@ -40,17 +41,17 @@ def test_a_pipeline_is_stored(model, documents, document_vectors):
     assert again.dumps() == text
     found = again.run({"embedder": {"documents": [Document(content=text) for text in documents]}})
     vectors = [document.embedding for document in found["embedder"]["documents"]]
-    np.testing.assert_allclose(vectors, document_vectors, atol=1e-6)
+    np.testing.assert_allclose(vectors, document_vectors, atol=ANY_BATCH)
     component = MirrorTextEmbedder(str(model), model_kwargs={"variant": "fp32"})
     assert MirrorTextEmbedder.from_dict(component.to_dict()).to_dict() == component.to_dict()
 
 
 def test_beside_the_event_loop(model, documents, query, document_vectors, query_vector, beside):
     found = beside(MirrorTextEmbedder(str(model)).run_async(query))["embedding"]
-    np.testing.assert_allclose(found, query_vector, atol=1e-6)
+    np.testing.assert_allclose(found, query_vector, atol=ANY_BATCH)
     texts = [Document(content=text) for text in documents]
     found = beside(MirrorDocumentEmbedder(str(model)).run_async(texts))["documents"]
-    np.testing.assert_allclose([d.embedding for d in found], document_vectors, atol=1e-6)
+    np.testing.assert_allclose([d.embedding for d in found], document_vectors, atol=ANY_BATCH)
     assert all(document.embedding is None for document in texts)  # copies
 
 
@@ -62,13 +63,8 @@ def test_meta_data_goes_before_the_content(model, encoder):
     document = Document(content="the town", meta={"title": "River", "none": None})
     (found,) = embedder.run([document])["documents"]
     np.testing.assert_allclose(
-        found.embedding, encoder.encode_document("River | the town"), atol=1e-6
+        found.embedding, encoder.encode_document("River | the town"), atol=ANY_BATCH
     )
-
-
-def test_what_cannot_be_embedded_is_named(model):
-    with pytest.raises(InvalidTextError, match="item 1: the string is empty"):
-        MirrorDocumentEmbedder(str(model)).run([Document(content="a"), Document(content=None)])
 
 
 @pytest.fixture
@@ -110,4 +106,4 @@ def test_a_ranker_puts_meta_data_before_the_content(cross_encoder, query):
     document = Document(content="the town", meta={"title": "River"})
     (found,) = ranker.run(query, [document])["documents"]
     (expected,) = Reranker.load(cross_encoder).predict([(query, "River\nthe town")])
-    assert found.score == pytest.approx(expected, abs=1e-6)
+    assert found.score == pytest.approx(expected, abs=SCORE_ERROR)

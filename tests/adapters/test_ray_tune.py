@@ -164,7 +164,7 @@ def test_ctrl_c_writes_checkpoints_and_resume_goes_on(base, words, tmp_path):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=100)[1]
+    said = process.communicate(timeout=600)[1]
     assert process.returncode == 130, said
     assert "--resume keeps the languages that are finished" in said
     after = list(tmp_path.glob("out/*.checkpoints/step-*.pt"))

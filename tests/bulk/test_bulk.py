@@ -19,7 +19,6 @@ import pytest
 from bulk_kills import count_parts, run_with_kills
 from command_errors import one_line_error
 from mirror_rt import (
-    ConfigError,
     DataError,
     Encoder,
     InvalidTextError,
@@ -145,14 +144,6 @@ def rows_of(path, columns):
     vectors = read(path)[1]
     assert vectors.shape == (4, columns)
     return vectors
-
-
-def test_precision_without_nan(bundle, tmp_path):
-    path = write(tmp_path / "in.csv", [{"id": "x", "body": ""}])
-    options = {"precision": "int8", "errors": "nan"}
-    settings = config(bundle, path, tmp_path / "v.npy", options=options)
-    with pytest.raises(ConfigError, match="int8 has no NaN"):
-        encode_file(settings)
 
 
 def test_rows_are_numbered_without_ids(bundle, tmp_path):
@@ -553,14 +544,6 @@ def test_what_goes_with_streams(cli, bundle, tmp_path, monkeypatch):
     result = cli(*options, tmp_path / "v.xlsx")
     assert result.code == 2
     assert "expected a name in .npy, .jsonl, .parquet, .arrow, .feather, or -" in result.err
-
-
-def test_zeros(bundle, tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("a\n\nb\n")
-    options = {"options": {"errors": "zero"}}
-    encode_file(config(bundle, path, tmp_path / "v.npy", **options))
-    assert [bool(row.any()) for row in np.load(tmp_path / "v.npy")] == [True, False, True]
 
 
 def test_progress_without_a_terminal(bundle, tmp_path, capfd, monkeypatch):

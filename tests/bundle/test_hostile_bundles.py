@@ -20,6 +20,7 @@ from mirror_rt import BundleError, ConfigError, Encoder, InvalidTextError, Langu
 from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 from mirror_rt.cli import main
 from mirror_rt.heads.task_heads import Heads, TaskHead
+from rounding import RUN_ERROR
 from strange_json import anything, changed
 from work_limits import little_work
 
@@ -251,7 +252,7 @@ def test_a_graph_beside_those_of_the_manifest_is_not_loaded(bundle_copy):
     edit(bundle_copy / "mirror.json", files=files)
     (bundle_copy / "onnx" / "model_mapped.onnx").write_bytes(b"of somebody else")
     vector = Encoder.load(bundle_copy).encode("the river")
-    np.testing.assert_allclose(vector, expected, atol=1e-5)
+    np.testing.assert_allclose(vector, expected, atol=RUN_ERROR)
 
 
 NLI = TaskHead("nli", "classifier", np.ones((2, 4), np.float32), np.zeros(2, np.float32),

@@ -17,6 +17,7 @@ from mirror_rt import BundleError, ConfigError, Encoder
 from mirror_rt.bundle.declared_keys import LEDGER, NO_EFFECT, REFUSED, USED
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.families import SHIFTED, positions
+from rounding import RUN_ERROR
 from tiers import tiers
 
 TEXTS = ["The OLD Town", "der Fluß fließt, café naïve", "人人生而自由", "word " * 60, "İstanbul ﬁ"]
@@ -146,7 +147,7 @@ def test_the_own_vector_of_a_graph_is_its_vector(published, bundle):
     expected = Encoder.load(bundle).encode(TEXTS)
     for outputs in ((tokens, own), (own, tokens), (own,)):
         folder = published(modules=False, outputs=outputs)
-        np.testing.assert_allclose(Encoder.load(folder).encode(TEXTS), expected, atol=1e-6)
+        np.testing.assert_allclose(Encoder.load(folder).encode(TEXTS), expected, atol=RUN_ERROR)
         with pytest.raises(ConfigError, match=r"pooling='mean': the graph .* leave the option out"):
             Encoder.load(folder, pooling="mean")
     declared = published(outputs=(tokens, "pooled_embedding", own))
@@ -154,7 +155,7 @@ def test_the_own_vector_of_a_graph_is_its_vector(published, bundle):
     first = [
         rows[0] / np.linalg.norm(rows[0]) for rows in Encoder.load(bundle).encode_tokens(TEXTS)
     ]
-    np.testing.assert_allclose(Encoder.load(declared).encode(TEXTS), first, atol=1e-6)
+    np.testing.assert_allclose(Encoder.load(declared).encode(TEXTS), first, atol=RUN_ERROR)
 
 
 @pytest.mark.parametrize("weights", ["model.onnx_data", "model.onnx.data", "weights.bin"])
@@ -164,7 +165,9 @@ def test_weights_of_any_name_come_from_a_hub(published, bundle, hub, weights):
              for path in folder.rglob("*") if path.is_file()}  # fmt: skip
     hub.add("owner/weights", files | {"other.bin": b"not needed"})
     expected = Encoder.load(bundle).encode(TEXTS)
-    np.testing.assert_allclose(Encoder.load("owner/weights").encode(TEXTS), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        Encoder.load("owner/weights").encode(TEXTS), expected, atol=RUN_ERROR
+    )
     assert not [line for line in hub.requests if "other.bin" in line]
 
 

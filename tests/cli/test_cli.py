@@ -13,7 +13,6 @@ import pytest
 
 from command_errors import one_line_error
 from mirror_rt import Encoder
-from rounding import RUN_ERROR
 from server_process import until
 
 
@@ -44,15 +43,6 @@ def test_the_main_job(cli, tiny_bert, words_file, texts_file, tmp_path):
     )
     assert as_it_is.code == 0, as_it_is.err
     np.testing.assert_array_equal(np.load(tmp_path / "w.npy"), expected)
-
-
-@pytest.mark.full
-def test_words_instead_of_a_file(cli, tiny_bert, tmp_path):
-    result = cli("tune", "--model", tiny_bert, "--recipe", "word", "--words", "fr", "--top", 250,
-                 "--epochs", 1, "--out", tmp_path / "out")  # fmt: skip
-    assert result.code == 0, result.err
-    manifest = json.loads((tmp_path / "out" / "mirror.json").read_text())
-    assert (manifest["language"], manifest["data"]["strings"]) == ("fr", 250)
 
 
 def test_standard_input_and_output(cli, bundle, monkeypatch):
@@ -87,33 +77,6 @@ def test_ctrl_c_of_a_job_that_a_script_put_in_the_background(bundle):
                 break
         # A shell says 130 of both: Python ends by a signal that comes in an `exec` of an import.
         assert job.poll() in (130, -signal.SIGINT), job.stderr.read()
-
-
-def test_json_lines(cli, bundle, tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(
-        '{"id": 1, "body": "the river"}\n{"id": 2, "body": null}\n{"id": 3, "body": "a"}\n'
-    )
-    out = tmp_path / "v.jsonl"
-    options = ("encode", "--model", bundle, "--input", path, "--output", out,
-               "--text-field", "body")  # fmt: skip
-    one_line_error(cli(*options), code=1, contains="text 2: expected a text, got null")
-    assert not out.exists()
-    result = cli(*options, "--errors", "nan")
-    assert result.code == 0
-    assert "; 1 could not be encoded (rows " in result.err
-    embeddings = [json.loads(line)["embedding"] for line in out.read_text().splitlines()]
-    assert [e is None for e in embeddings] == [False, True, False]
-
-
-def test_encode_options(cli, bundle, texts_file, tmp_path):
-    out = tmp_path / "v.npy"
-    result = cli("encode", "--model", bundle, "--input", texts_file, "--output", out,
-                 "--truncate-dim", 8, "--no-normalize", "--threads", 1)  # fmt: skip
-    assert result.code == 0, result.err
-    texts = texts_file.read_text().splitlines()
-    expected = Encoder.load(bundle).encode(texts, normalize_embeddings=False, truncate_dim=8)
-    np.testing.assert_allclose(np.load(out), expected, atol=RUN_ERROR)
 
 
 @pytest.mark.full
@@ -275,26 +238,12 @@ def test_bad_encode_input(cli, bundle, tmp_path, content, options, code, contain
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_lone_surrogate_in_json(cli, bundle, tmp_path):
-    path = tmp_path / "in.jsonl"
-    path.write_text('{"text": "a\\ud800"}\n')
-    result = cli("encode", "--model", bundle, "--input", path, "--output", tmp_path / "v.npy")
-    one_line_error(result, code=1, contains="lone surrogate U+D800 at character 1")
-
-
 def test_ten_megabytes_on_one_line(cli, bundle, tmp_path, caplog):
     path = tmp_path / "in.txt"
     path.write_text("river " * 1_700_000)
     result = cli("encode", "--model", bundle, "--input", path, "--output", tmp_path / "v.npy")
     assert result.code == 0
     assert "longer than 128 tokens and were cut there" in caplog.text
-
-
-def test_output_that_cannot_be_written(cli, bundle, texts_file, tmp_path):
-    (tmp_path / "file").touch()
-    result = cli("encode", "--model", bundle, "--input", texts_file,
-                 "--output", tmp_path / "file" / "v.npy")  # fmt: skip
-    one_line_error(result, code=1, contains="is a file, not a folder")
 
 
 def test_a_reader_that_leaves_early(bundle, tmp_path):

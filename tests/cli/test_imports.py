@@ -13,30 +13,11 @@ from mirror_rt.cli.commands import installed_commands
 from paths import ROOT
 from rounding import NORM_ERROR
 
-PUBLIC = [
-    "AsyncClient", "BundleError", "BundleIntegrityError", "BundleVersionError", "Client",
-    "ClosedError", "ConfigError", "DataError", "DeadlineError", "EncodedTexts", "Encoder",
-    "HubError", "InvalidTextError", "LanguagePack", "Manifest", "MirrorError",
-    "MissingDependencyError", "ModelError", "NonFiniteError", "OutputExistsError",
-    "OverloadedError", "ParityError", "Predictor", "ProcessGroupError", "ProviderError",
-    "ReentrantCallError", "Reranker", "Scheduler", "SearchResult", "ServerError",
-    "UnknownOptionError", "__version__",
-    "calibration_ranges", "quantize_embeddings", "search",
-]  # fmt: skip
-
 
 def python(code, executable=sys.executable, **options):
     return subprocess.run(
         [executable, "-c", code], capture_output=True, text=True, check=False, **options
     )
-
-
-def test_public_names():
-    import mirror_rt
-
-    assert mirror_rt.__all__ == PUBLIC
-    for name in PUBLIC:
-        assert getattr(mirror_rt, name) is not None
 
 
 def test_import_is_light():
@@ -51,33 +32,6 @@ def test_import_is_light():
     )
     done = python(code)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
-
-
-COUNT_CALLS = """
-import sys
-{before}
-calls = 0
-def count(frame, event, argument):
-    global calls
-    calls += event.endswith("call")
-sys.setprofile(count)
-import {module}
-sys.setprofile(None)
-print(calls)
-"""
-
-
-def test_import_is_quick():
-    """Count the calls of functions, which are as many on a busy machine.
-
-    They are less than twice those of `asyncio`, whatever the versions of Python and numpy.
-    """
-
-    def calls(module, before=""):
-        code = COUNT_CALLS.format(module=module, before=before)
-        return min(int(python(code).stdout) for _ in range(2))  # the first may have to compile
-
-    assert calls("mirror_rt", "import numpy") < 2 * calls("asyncio", "import numpy")
 
 
 def test_run_time_never_loads_the_training_stack(bundle):
@@ -303,25 +257,6 @@ def test_clean_environment_encodes(clean, bundle, tmp_path):
         assert done.returncode == 0, done.stderr
     expected = Encoder.load(bundle).encode(texts)
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, atol=NORM_ERROR)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("line", "extra"),
-    [("tune --recipe word --words en --out x", "train"), ("export x --out y", "export"),
-     ("demo", "demo"), ("serve bundle", "serve"),
-     ("evaluate geometry --model . --texts in.txt", "train")],
-)  # fmt: skip
-def test_clean_environment_says_which_extra_is_missing(clean, line, extra, tmp_path):
-    (tmp_path / "in.txt").write_text("a\nb\n")
-    command = str(Path(clean).with_name("mirror-rt"))
-    done = subprocess.run([command, *line.split()], cwd=tmp_path, capture_output=True, text=True,
-                          check=False)  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr.startswith("mirror-rt: error: ")
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert f"pip install 'mirror-rt[{extra}]'" in done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt"]
 
 
 def test_the_source_folder_says_what_to_do(tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from given_options import GIVEN
-from mirror_rt import Client, Encoder, Predictor
+from mirror_rt import Client, Encoder
 from mirror_rt.adapters.lazy import LazyEncoder
 from mirror_rt.bulk import BulkConfig, DatasetConfig, encode_file
 from mirror_rt.cli import encode, main
@@ -177,23 +177,6 @@ def test_serve_takes_its_options_from_everywhere(served, monkeypatch, tmp_path):
     assert config == ServerConfig(languages=("fr", "de"), max_wait=2.0, api_keys=("k",), load=load)
 
 
-def test_serve_says_what_is_wrong(cli, monkeypatch, tmp_path):
-    path = tmp_path / "serve.toml"
-    path.write_text('source = "m"\nprovider = "cuda"\n')
-    result = cli("serve", "--config", path)
-    assert (result.code, result.err) == (
-        2, f"mirror-rt: error: {path}: no option 'provider'; did you mean providers?\n",
-    )  # fmt: skip
-    monkeypatch.setenv("MIRROR_RT_SERVE_OFFLINE", "perhaps")
-    assert cli("info", "--help").code == 0  # which it is no business of
-    result = cli("serve", "m")
-    assert result.code == 2
-    assert "MIRROR_RT_SERVE_OFFLINE must be true or false, got 'perhaps'" in result.err
-    monkeypatch.delenv("MIRROR_RT_SERVE_OFFLINE")
-    result = cli("serve", "m", "--cuda-graphs", "--reload-interval", 5)
-    assert (result.code, "exclude each other" in result.err) == (2, True)
-
-
 def test_server_config(bundle, loaded, tmp_path):
     """A bundle, and each of a pack, is loaded with all options; the folder is at hand by then."""
     load = replace(GIVEN_LOAD, variant=None, revision=None)
@@ -271,9 +254,3 @@ def test_adapters(loaded):
     for keywords in ({"model_kwargs": {"x": 1}}, {"encode_kwargs": {"x": 1}}):
         with pytest.raises(ConfigError, match="takes no argument 'x'"):
             LazyEncoder("m", **keywords)
-
-
-def test_predictor(loaded):
-    with pytest.raises(Seen):
-        Predictor.load("m", **GIVEN_LOAD.keywords())
-    assert loaded == [GIVEN_LOAD]

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from mirror_rt import Reranker
+from rounding import LOGIT_ERROR, SCORE_ERROR
 
 DOCUMENTS = ["the old town", "a river", "children in the rain", "a doctor and a physician"]
 
@@ -29,7 +30,7 @@ def test_documents_and_pairs(bundle, tmp_path, cli):
         (entry["corpus_id"], entry["text"]) for entry in expected
     ]
     assert [line["score"] for line in lines(ranked.out)] == pytest.approx(
-        [entry["score"] for entry in expected], abs=1e-5
+        [entry["score"] for entry in expected], abs=SCORE_ERROR
     )
     assert "-: 3 rows" in ranked.err
 
@@ -41,7 +42,7 @@ def test_documents_and_pairs(bundle, tmp_path, cli):
     found = lines((tmp_path / "o.jsonl").read_text())
     logits = reranker.predict([("river", text) for text in DOCUMENTS], activation="identity")
     assert [line["id"] for line in found] == [0, 1, 2, 3, 4]
-    assert [line["score"] for line in found[:4]] == pytest.approx(logits.tolist(), abs=1e-5)
+    assert [line["score"] for line in found[:4]] == pytest.approx(logits.tolist(), abs=LOGIT_ERROR)
     assert found[4]["score"] is None
 
 

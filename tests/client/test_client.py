@@ -12,8 +12,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-pytest.importorskip("httpx2")
-
 from mirror_rt import (
     AsyncClient,
     Client,
@@ -196,24 +194,6 @@ def test_a_forked_process_has_connections_of_its_own(server, monkeypatch):
         assert client._http is not parents
         assert not parents.is_closed  # they are the parent's to close
         parents.close()
-
-
-def test_an_adapter(client, encoder):
-    """scikit-learn clones what it holds; its pipelines take a server as they take a bundle."""
-    pytest.importorskip("sklearn")
-    from sklearn.base import clone
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-
-    from mirror_rt.adapters.sklearn import MirrorVectorizer
-
-    vectorizer = MirrorVectorizer(client, encode_kwargs={"truncate_dim": 8})
-    labels = [i % 2 for i in range(len(TEXTS))]
-    pipeline = clone(make_pipeline(vectorizer, LogisticRegression())).fit(TEXTS, labels)
-    assert pipeline.predict(TEXTS).shape == (23,)
-    found = clone(vectorizer).fit_transform(TEXTS)
-    np.testing.assert_allclose(found, encoder.encode(TEXTS, truncate_dim=8), atol=NORM_ERROR)
-    assert len(vectorizer.fit().get_feature_names_out()) == 8
 
 
 def test_lazy_encoder(client, encoder):

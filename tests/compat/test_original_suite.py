@@ -14,7 +14,6 @@ from interop.environments import HERE, cache_folder
 from mirror_export import ExportConfig, export_bundle
 from tiny_models import make_model
 
-pytest.importorskip("sentence_transformers")
 FILES = ["sentence_transformer/test_model.py", "sentence_transformer/test_compute_embeddings.py",
          "util/test_retrieval.py"]  # fmt: skip
 # They test other classes, models of other modules (averages of word vectors, LSTM ...), adapters of

@@ -15,6 +15,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt.compat import SentenceTransformer, SimilarityFunction, util
 from mirror_rt.errors import ConfigError, InvalidTextError, MissingDependencyError
+from rounding import NORM_ERROR, RUN_ERROR, of_sums
 
 TEXTS = ["a river in the town", "the doctor", "people of the world and their time"]
 PROMPTS = {"query": "query: ", "document": "passage: "}
@@ -91,7 +92,9 @@ def compare(ours, theirs):
     else:
         assert isinstance(ours, np.ndarray | torch.Tensor)
         assert tuple(ours.shape) == tuple(theirs.shape)
-        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), atol=5e-6)
+        ours, theirs = np.asarray(ours), np.asarray(theirs)
+        scale = max(1.0, np.linalg.norm(theirs, axis=-1).max(initial=0))
+        np.testing.assert_allclose(ours, theirs, atol=RUN_ERROR * scale)
 
 
 @pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
@@ -123,7 +126,9 @@ def test_similarities_are_those_of_the_real_class(both, name, rng):
         for method in ("similarity", "similarity_pairwise"):
             theirs, ours = (getattr(model, method)(a, b) for model in both)
             assert isinstance(ours, torch.Tensor)
-            np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-4, atol=1e-5)
+            # Of 16 products or differences, each less than twice the product of the largest.
+            bound = of_sums(16) * 16 * 2 * max(1, np.abs(a).max() * np.abs(b).max())
+            np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=0, atol=2 * bound)
             tensors = getattr(both[1], method)(torch.tensor(a), torch.tensor(b))
             assert isinstance(tensors, torch.Tensor)
     finally:
@@ -168,7 +173,7 @@ def test_prompts_of_the_caller_replace_those_of_the_bundle(both):
     folder = both[1].encoder.folder
     model = SentenceTransformer(folder, prompts={"q": "Q: "}, default_prompt_name="q")
     plain = both[1].encode([f"Q: {text}" for text in TEXTS])
-    np.testing.assert_allclose(model.encode(TEXTS), plain, atol=1e-6)
+    np.testing.assert_array_equal(model.encode(TEXTS), plain)
     with pytest.raises(ConfigError, match="Default prompt name 'absent' not found"):
         SentenceTransformer(folder, default_prompt_name="absent")
 
@@ -311,7 +316,9 @@ def test_functions_of_vectors_give_what_the_real_ones_give(call, kind):
 def test_a_comparison_is_a_tensor_where_torch_is(monkeypatch):
     """Ported programs call methods of tensors on it."""
     a, b = VECTORS[0], VECTORS[1]
-    assert float(util.cos_sim(a, b)) == pytest.approx(float(real_util.cos_sim(a, b)), abs=1e-6)
+    assert float(util.cos_sim(a, b)) == pytest.approx(
+        float(real_util.cos_sim(a, b)), abs=NORM_ERROR
+    )
     assert torch.topk(util.cos_sim(VECTORS, VECTORS), 1).indices.flatten().tolist() == [*range(12)]
     monkeypatch.delitem(sys.modules, "torch")
     assert isinstance(util.cos_sim(a, b), np.ndarray)
@@ -322,9 +329,9 @@ def approx(ours, theirs):
         for one, other in zip(ours, theirs, strict=True):
             approx(one, other)
     elif isinstance(theirs, dict):
-        assert ours == pytest.approx(theirs, abs=1e-5)
+        assert ours == pytest.approx(theirs, abs=RUN_ERROR)
     else:
-        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), atol=1e-5)
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), atol=RUN_ERROR)
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -1,6 +1,5 @@
 """The command `benchmark`: what it measures, and what it refuses."""
 
-import itertools
 import json
 from types import SimpleNamespace
 
@@ -105,22 +104,3 @@ def test_refusals(cli, bundle, options, message):
     result = cli("benchmark", bundle, *options)
     assert result.code == 2
     assert message in result.err
-
-
-def test_ticks_are_where_was_measured(tmp_path, monkeypatch):
-    """Each line has its name at its end, and names of lines that meet stand apart."""
-    drawn = []
-    monkeypatch.setattr(benchmarking, "save_png", lambda figure, *_, **__: drawn.append(figure))
-    cells = [
-        benchmarking.Cell(batch, float(tokens), 30, 100.0, 1.0, 10.0, 11.0, None)
-        for batch in (1, 8, 64)
-        for tokens in (12, 48, 300)
-    ]
-    benchmarking.plot_cells(tmp_path / "x.png", "title", cells)
-    for axes in drawn[0].axes:
-        assert [label.get_text() for label in axes.get_xticklabels()] == ["12", "48", "300"]
-        assert [text.get_text().strip() for text in axes.texts] == [
-            "1 text a call", "64 texts a call", "8 texts a call"
-        ]  # fmt: skip
-        places = [text.xy[1] for text in axes.texts]
-        assert all(b - a > 0.05 for a, b in itertools.pairwise(places))

@@ -118,18 +118,3 @@ def test_only_the_code_of_one_architecture_is_packed(library, tmp_path, monkeypa
     ]
     with pytest.raises(SystemExit, match="no machine code for sm_75"):
         pack.pruned(data, 75)
-
-
-def test_an_interpreter_that_does_not_run_is_passed_over(tmp_path):
-    """A shim of pyenv is on the path for versions that it does not run."""
-    script = (ROOT / "benchmarks" / "gpu" / "parts.sh").read_text()
-    body = script.partition("interpreter() {")[2].partition("\n}\n")[0]
-    good = tmp_path / "pyenv/versions/9.9.1/bin/python"
-    for path, text in [(tmp_path / "bin/python9.9", "exit 127"), (good, "echo 9.9")]:
-        path.parent.mkdir(parents=True)
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "PYENV_ROOT": f"{tmp_path}/pyenv"}
-    ask = f"set -euo pipefail; interpreter() {{{body}\n}}; interpreter 9.9; interpreter 8.8 || true"
-    done = subprocess.run(["bash", "-c", ask], env=environment, stdout=subprocess.PIPE, text=True)
-    assert done.stdout == f"{good}\n"

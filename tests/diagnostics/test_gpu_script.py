@@ -5,22 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
-from unittest import mock
 
 import pytest
-import torch
 
 from paths import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
-from gpu import faults, report, runner
-from gpu.report import goals, summarize
-from gpu.runner import CUT, FAILED, LEFT_OUT, OVERRAN, PASSED, Runner, Stage, Step
+from gpu import runner
+from gpu.report import summarize
+from gpu.runner import FAILED, LEFT_OUT, OVERRAN, PASSED, Runner, Stage, Step
 from gpu.steps import make_stages
 
 pytestmark = pytest.mark.full
@@ -131,78 +126,6 @@ def test_a_second_run_repeats_what_has_not_passed(run, tmp_path):
     assert counter.read_text() == "once " * 3
 
 
-def until(condition):
-    """Wait for an event; the test's own limit ends what does not come."""
-    while not condition():
-        time.sleep(0.05)
-
-
-CUT_RUN = """
-import json, os, sys
-from pathlib import Path
-from gpu import runner
-from gpu.report import summarize
-runner._PERIOD = 0.1
-folder, *commands = map(str, sys.argv[1:])
-steps = [runner.Step(f"s{i}", [sys.executable, "-c", code, "{result}"], 60)
-         for i, code in enumerate(commands)]
-made = runner.Runner(Path(folder, "out"), Path(folder, "work"), {"sources": "a"}, summarize)
-made.run(1, runner.Stage("cut", steps, "s0"), os.environ, again=False)
-print("VERDICT:", made.verdict({1: runner.Stage("cut", steps, "s0")}))
-"""
-
-
-@pytest.mark.parametrize(
-    ("place", "how"), [(0, signal.SIGKILL), (1, signal.SIGTERM), (2, signal.SIGKILL)]
-)
-def test_a_cut_leaves_what_was_found_and_the_next_run_goes_on(tmp_path, place, how):
-    """Nobody tells the run of its end; the step that ran is not left behind either."""
-    mark, counter = tmp_path / "hangs", tmp_path / "counter"
-    mark.touch()
-    code = [f"open({str(counter)!r}, 'a').write('{i}')" for i in range(3)]
-    waits = f"while os.path.exists({str(mark)!r}): time.sleep(.1)"
-    tells = f"{WRITES} import os, time; print('told', os.getpid(), flush=True)"
-    code[place] = f"{tells}\n{waits}\n{code[place]}"
-    command = [sys.executable, "-c", CUT_RUN, str(tmp_path), *code]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "benchmarks")}
-    report, log = tmp_path / "out" / "gpu.json", tmp_path / "out" / "log.txt"
-
-    def is_known():
-        return log.is_file() and "told " in log.read_text() and "figure" in report.read_text()
-
-    first = subprocess.Popen(command, env=environment)
-    until(is_known)
-    left_behind = int(log.read_text().rpartition("told ")[2].split()[0])
-    first.send_signal(how)
-    first.wait()
-    steps = json.loads(report.read_text())["steps"]
-    assert [of["verdict"] for of in steps.values()] == [PASSED] * place + [CUT]
-    assert steps[f"s{place}"]["result"] == {"figure": 7}
-    assert f"| s{place} | {CUT} |" in (tmp_path / "out" / "gpu.md").read_text()
-    second = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    until(lambda: not Path(f"/proc/{left_behind}").exists() or second.poll() is not None)
-    mark.unlink()
-    assert second.communicate()[0].splitlines()[-1] == "VERDICT: right"
-    assert counter.read_text() == "012"
-
-
-@pytest.mark.parametrize(
-    ("place", "error"),
-    [("write_whole", OSError("No space left on device")), ("said", KeyError("texts_per_second"))],
-)
-def test_a_report_that_cannot_be_written_stops_nothing(tmp_path, capsys, place, error):
-    """The disk is full, or figures of a killed step are incomplete."""
-
-    def fails(*_):
-        raise error
-
-    with mock.patch.object(runner if place == "write_whole" else report, place, fails):
-        made = Runner(tmp_path / "out", tmp_path / "work", {"sources": "a"}, summarize)
-        made.run(1, Stage("full", [step("one"), step("two")], "one"), os.environ, again=False)
-    assert [of["verdict"] for of in made.state["steps"].values()] == [PASSED, PASSED]
-    assert str(error) in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_the_proof_comes_before_all_that_costs_time(device, tmp_path):
     arguments = argparse.Namespace(device=device, parts=tmp_path, work=tmp_path, patience=1)
@@ -220,43 +143,6 @@ def test_the_proof_comes_before_all_that_costs_time(device, tmp_path):
         # If it is wrong or hangs, what finds the fault must have its time.
         needed = [one.limit for one in stage.steps if stage.proof not in one.needs]
         assert min(needed) < stage.seconds_if_wrong
-
-
-FIGURES = {"forward_ms": 1.0, "total_ms": 20.0, "forward_products": 0.6, "total_products": 3.0,
-           "peak_mb": 500.0}  # fmt: skip
-SIZE = {"rows": 65_536, "dim": 768, "product_ms": 2.0, "product_ms_by_dtype": {"float16": 2.0},
-        "contenders": {"mirror_rt, core tma": FIGURES, "PyTorch": FIGURES | {"total_ms": 10.0}},
-        "left_out": {"torch.compile": "52 GB"}}  # fmt: skip
-RATE = {"texts_per_second": 9.0, "p50_ms": 1.0, "p95_ms": 2.0}
-O4 = "sentence-transformers ONNX O4"
-RESULTS = {
-    "speed": {"machine": {}, "results": [SIZE, None]},  # the second size was cut short
-    "rivals": {"machine": {}, "results": [SIZE]},
-    "tests-mma": {"passed": 3, "failed": ["tests/test_x.py::test_y"], "skipped": {"no card": 1}},
-    "encode-base": {
-        "texts": 3, "versions": {}, "left_out": {}, "agreement": {
-            "mirror-rt fp16-cuda": {"batch": 1.0, "alone": 1.0}},
-        "batch": {"mirror-rt fp16-cuda": 32},
-        "rounds": [{"mirror-rt fp16-cuda": RATE, O4: RATE | {"texts_per_second": 6.0}}]},
-}  # fmt: skip
-STATE = {"about": {}, "steps": {
-    name: {"stage": 1, "verdict": FAILED if name == "tests-mma" else PASSED, "seconds": 1.0,
-           "limit": 9.0, "result": result}
-    for name, result in RESULTS.items()
-}}  # fmt: skip
-
-
-def test_goals_are_judged_by_the_figures():
-    found = {text: (value, met) for text, _, value, met in goals(STATE, RESULTS)}
-    assert found["forward, 65,536 rows, D = 768, in matrix products"] == ("0.60", True)
-    assert found["forward + backward, 65,536 rows, D = 768, in matrix products"] == ("3.00", False)
-    assert found["time of the loss / PyTorch, 65,536 rows, D = 768"] == ("2.00", False)
-    assert found["tests of the kernels, core mma"] == ("3 passed, 1 failed, 1 skipped", False)
-    assert found[f"base: texts/s: mirror-rt fp16-cuda / {O4}"] == ("1.50", False)
-    assert not any("1,048,576" in text or "doctor" in text for text in found)  # not measured
-    told = summarize(STATE)
-    assert "| 65536 | 768 | mirror_rt, core tma | 1.00 | 20.00 |" in told
-    assert "| mirror-rt fp16-cuda | 9 | 32 |" in told
 
 
 def test_the_script_lists_its_steps_with_nothing_but_python(tmp_path):
@@ -286,62 +172,3 @@ def test_a_test_that_hangs_is_named(tmp_path):
     assert result["failed"] == [result["hung"]]
     assert result["passed"] == 1
     assert "time.sleep" in done.stderr or "test_it.py" in done.stderr  # where it hangs
-
-
-def test_the_first_tile_that_differs_is_named():
-    expected = torch.ones(300, 300, dtype=torch.float64)
-    found = expected.clone()
-    assert faults.differing(found, expected, "z1", 1e-2) == ""
-    found[140, 260] = 9.0
-    found[299, 299] = float("nan")
-    told = faults.differing(found, expected, "z1", 1e-2)
-    assert told.startswith("2 of 9 tiles of z1 differ, the first is tile 1 of the rows, 2 of the")
-
-
-@pytest.mark.parametrize(("ends", "told"), [("hangs", "no end after 1 s"), ("crashes", "with -6")])
-def test_the_problems_after_one_that_hangs_are_compared(tmp_path, monkeypatch, ends, told):
-    script = tmp_path / "faults.py"
-    bad = HANGS if ends == "hangs" else "import os; os.abort()"
-    script.write_text(
-        "import sys\nprint('ready', flush=True)\nfor i in range(int(sys.argv[-1]), 4):\n"
-        f"    if i == 1: {bad}\n    print('{{}}', flush=True)\n"
-    )
-    monkeypatch.setattr(faults, "__file__", str(script))
-    monkeypatch.setattr(faults, "problems", lambda device: range(4))
-    first, second, *rest = faults.outcomes("cpu", 1.0 if ends == "hangs" else 60.0)
-    assert (first, rest) == ({}, [{}, {}])
-    assert told in second["process"]
-
-
-def test_figures_are_kept_after_each_contender(tmp_path, monkeypatch):
-    """So that one that hangs takes nothing of those before it."""
-    from loss import compare, contenders
-
-    class HangError(Exception):
-        pass
-
-    def hangs(z1, z2):
-        raise HangError
-
-    out = tmp_path / "found.json"
-    chosen = dict(contenders.CONTENDERS) | {"torch.compile": hangs}
-    monkeypatch.setattr(contenders, "disagreement", None)
-    monkeypatch.setattr(compare, "CONTENDERS", chosen)
-    monkeypatch.setattr(compare, "disagreement", lambda *_: None)
-    size = ["--rows", "64", "--dims", "8", "--json", str(out), "--no-products", "--only"]
-    names = ["mirror_rt", "PyTorch", "torch.compile"]
-    monkeypatch.setattr(sys, "argv", ["compare.py", *size, *names])
-    with pytest.raises(HangError):
-        compare.main()
-    (found,) = json.loads(out.read_text())["results"]
-    assert list(found["contenders"]) == names[:2]
-    assert all(of["total_ms"] > 0 for of in found["contenders"].values())
-    assert all(of["total_products"] is None for of in found["contenders"].values())
-
-
-def test_the_size_of_values_decides_what_fits():
-    from loss.contenders import why_not
-
-    room = 80 * 10**9
-    assert why_not("PyTorch", "cuda", "bfloat16", 65_536, room) is None
-    assert why_not("PyTorch", "cuda", "float32", 65_536, room) == "needs 86 GB"

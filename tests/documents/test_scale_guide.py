@@ -3,12 +3,10 @@
 What it shows of Ray, Spark and Daft is run by tests/adapters, in environments that have them.
 """
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import yaml
 
 from documents import BLOCK
@@ -45,28 +43,3 @@ def test_the_kubernetes_job(bundle, tmp_path, monkeypatch):
     assert main(["encode", str(bundle), "--input", str(texts), "--output", str(vectors),
                  "--errors", "nan", "--merge-manifest"]) == 0  # fmt: skip
     assert len(list(vectors.rglob("[!_]*.parquet"))) == 3
-
-
-def tables(*options):
-    """The rows that the model prints, without those of the smallest blocks, which take long."""
-    (calibration,) = set(re.findall(r"benchmarks/results/scale-[\w.-]+\.json", GUIDE))
-    line = [sys.executable, "benchmarks/bulk/scale_model.py", calibration, *options,
-            "--blocks", "100000", "500000"]  # fmt: skip
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    rows = [row for row in done.stdout.splitlines() if row.startswith("|")]
-    return [row for row in rows if "blocks of 100,000" not in row]
-
-
-@pytest.mark.full
-def test_the_figures_are_those_of_the_model():
-    rows = tables()
-    assert len(rows) > 20
-    assert [row for row in rows if row not in GUIDE] == []
-
-
-@pytest.mark.full
-def test_the_options_of_the_model():
-    """Those in the guide change what it prints."""
-    (options,) = re.findall(r"scale_model\.py scale\.json (.+)", block_with("scale_model.py"))
-    assert tables(*options.split()) != tables()

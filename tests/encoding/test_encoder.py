@@ -224,7 +224,8 @@ def test_the_weights_stay_in_the_file_where_they_can(bundle, tmp_path):
 
 
 def test_a_column_of_arrow_is_texts(bundle):
-    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow
+
     encoder = Encoder.load(bundle)
     found = encoder.encode(pyarrow.chunked_array([["the river"], ["old town"]]))
     np.testing.assert_array_equal(found, encoder.encode(["the river", "old town"]))

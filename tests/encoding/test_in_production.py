@@ -1,12 +1,9 @@
 """An encoder in production: modest in threads, offline, honest about what runs it, and robust."""
 
-import json
 import os
 import socket
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 from mirror_rt import BundleError, Encoder, ProviderError
@@ -65,27 +62,6 @@ def test_a_provider_that_is_not_there_is_not_replaced_in_silence(bundle, monkeyp
     encoder = Encoder.load(bundle, providers="cuda", allow_fallback=True)
     assert encoder.providers == ["CPUExecutionProvider"]
     assert "CUDAExecutionProvider" in caplog.text
-
-
-def test_several_models_in_a_process(bundle, bundle_copy):
-    path = bundle_copy / "mirror.json"
-    manifest = json.loads(path.read_text("utf-8"))
-    manifest |= {"prompts": {"query": "the town "}, "default_prompt_name": "query"}
-    path.write_text(json.dumps(manifest))
-    folders = [bundle, bundle_copy, bundle]
-    encoders = [Encoder.load(folder, providers="native", threads=1) for folder in folders]
-    plain, prompted, _ = expected = [encoder.encode(TEXTS) for encoder in encoders]
-    assert (plain != prompted).any(axis=1).all()
-
-    def work(i):
-        for _ in range(5):
-            np.testing.assert_array_equal(encoders[i].encode(TEXTS), expected[i])
-        return i
-
-    with ThreadPoolExecutor(3) as threads:
-        assert list(threads.map(work, range(3))) == [0, 1, 2]
-    encoders[0].close()
-    work(2)
 
 
 def test_nothing_is_asked_of_the_network(bundle, monkeypatch, tmp_path):

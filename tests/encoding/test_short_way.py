@@ -9,39 +9,8 @@ import pytest
 from mirror_rt import Encoder, InvalidTextError
 from mirror_rt.tokens import tokenization, windows
 
-
-class FrameCounter:
-    """A session that notes the functions between it and the test."""
-
-    def __init__(self, session):
-        self._session = session
-        self.frames = []
-
-    def run(self, *arguments, **options):
-        frame = sys._getframe(1)
-        self.frames = []
-        while frame is not None and frame.f_code.co_name != "test_at_most_six_frames":
-            self.frames.append(frame.f_code.co_qualname)
-            frame = frame.f_back
-        return self._session.run(*arguments, **options)
-
-
 # What the default engine and onnxruntime keep of a graph, and the function that runs it.
 ENGINES = {"auto": ("_encoder", "NativeRunner.run"), "cpu": ("_session", "GraphSession.run")}
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("inputs", ["short text", ["two", "texts"], ["word " * 9] * 300])
-def test_at_most_six_frames(bundle, inputs, engine):
-    held, function = ENGINES[engine]
-    encoder = Encoder.load(bundle, providers=engine, threads=1)
-    graph = encoder.pipeline.model.runner
-    counter = FrameCounter(getattr(graph, held))
-    setattr(graph, held, counter)
-    encoder.encode(inputs)
-    assert counter.frames[0] == function
-    assert counter.frames[-1] == "BatchEncoder.encode"
-    assert len(counter.frames) <= 6, counter.frames
 
 
 def test_a_text_is_checked_once(encoder, monkeypatch):

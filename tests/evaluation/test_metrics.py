@@ -29,6 +29,7 @@ from mirror_rt.evaluation.suites import SuiteOptions
 from mirror_rt.evaluation.suites.linking import link
 from mirror_rt.evaluation.suites.sentences import _labelled_set, _mean
 from mirror_rt.evaluation.suites.words import align
+from rounding import HALF_UNIT, of_norms, of_statistics
 
 
 class Vectors:
@@ -50,7 +51,7 @@ def test_roc_auc_equals_sklearn(rng, decimals):
     labels = rng.random(400) < 0.3
     scores = np.round(rng.standard_normal(400) + labels, decimals)  # rounded: ties
     expected = sklearn.metrics.roc_auc_score(labels, scores)
-    assert RocAuc(scores, labels)() == pytest.approx(expected, abs=1e-12)
+    assert RocAuc(scores, labels)() == pytest.approx(expected, abs=of_statistics(400))
 
 
 def test_the_roc_curve_equals_sklearn(rng):
@@ -80,8 +81,8 @@ def test_alignment_and_uniformity_of_labelled_pairs(tmp_path, rng):
     squares = [((f(f"a{i}") - f(f"b{i}")) ** 2).sum() for i in range(30)]
     alignment = sum(squares[::3]) / len(squares[::3])
     uniformity = math.log(sum(math.exp(-2 * one) for one in squares) / len(squares))
-    assert found["alignment"] == pytest.approx(alignment, abs=1e-6)
-    assert found["uniformity"] == pytest.approx(uniformity, abs=1e-6)
+    assert found["alignment"] == pytest.approx(alignment, abs=of_statistics(30, HALF_UNIT))
+    assert found["uniformity"] == pytest.approx(uniformity, abs=of_statistics(30, HALF_UNIT))
 
 
 def test_roc_auc_counts_a_tie_as_half():
@@ -101,9 +102,9 @@ def test_weights_are_repetitions(rng):
     counts = rng.integers(0, 4, size=60)
     rows = np.repeat(np.arange(60), counts)
     rho = scipy.stats.spearmanr(a[rows], b[rows]).statistic
-    assert RankCorrelation(a, b)(counts.astype(float)) == pytest.approx(rho, abs=1e-12)
+    assert RankCorrelation(a, b)(counts.astype(float)) == pytest.approx(rho, abs=of_statistics(120))
     area = sklearn.metrics.roc_auc_score(labels[rows], a[rows])
-    assert RocAuc(a, labels)(counts.astype(float)) == pytest.approx(area, abs=1e-12)
+    assert RocAuc(a, labels)(counts.astype(float)) == pytest.approx(area, abs=of_statistics(120))
 
 
 def test_mean_of_subsets_is_unweighted(rng):
@@ -275,8 +276,8 @@ def test_linking_counts_names_and_composite_ids(rng):
     angles = {"q": 0, "n1": 1, "n2": 2, "n3": 3, "n4": 4, "n5": 5, "n6": 6, "other": 90}
     model = Vectors({k: [np.cos(np.radians(v)), np.sin(np.radians(v))] for k, v in angles.items()})
     dictionary = Names(
-        ["n1", "n2", "n3", "n4", "n5", "n6", "n6"],
-        [frozenset([c]) for c in ("A", "B", "B", "C", "D", "E", "F")],
+        ["n1", "n2", "n3", "n4", "n5", "n6", "n6", "n1"],
+        [frozenset([c]) for c in ("A", "B", "B", "C", "D", "E", "F", "Y")],
     )
     mentions = Names(
         ["q"] * 7 + ["other"],
@@ -321,26 +322,6 @@ def test_composite_mentions_as_sapbert_counts_them(rng):
     assert len({*linked.hits[5].tolist()}) == 2
 
 
-def test_linking_against_sklearn(rng):
-    names, queries = rng.standard_normal((300, 6)), rng.standard_normal((50, 6))
-    model = Vectors(
-        {f"n{i}": row for i, row in enumerate(names)}
-        | {f"q{i}": row for i, row in enumerate(queries)}
-    )
-    concepts = [frozenset([str(i % 100)]) for i in range(300)]
-    gold = [frozenset([str(i)]) for i in range(50)]
-    linked = link(
-        model,
-        Names([f"q{i}" for i in range(50)], gold),
-        Names([f"n{i}" for i in range(300)], concepts),
-    )
-    tree = sklearn.neighbors.NearestNeighbors(n_neighbors=5, metric="cosine").fit(names)
-    nearest = tree.kneighbors(queries, return_distance=False)
-    for k in (1, 5):
-        expected = [any(j % 100 == i for j in row[:k]) for i, row in enumerate(nearest)]
-        assert linked.hits[k].tolist() == expected
-
-
 def test_alignment_is_the_squared_distance_of_positives(rng):
     class Fake(Vectors):
         def encode(self, inputs, *, normalize_embeddings=True):
@@ -354,8 +335,10 @@ def test_alignment_is_the_squared_distance_of_positives(rng):
     texts = [f"some text {i}" for i in range(20)]
     geometry = evaluate_geometry(model, texts)
     a, b = model.encode(texts), model.encode(masked[:20])
-    assert geometry.alignment == pytest.approx(((a - b) ** 2).sum(axis=1).mean(), abs=1e-5)
-    np.testing.assert_allclose(masked_cosines(model, texts), (a * b).sum(axis=1), atol=1e-6)
+    assert geometry.alignment == pytest.approx(
+        ((a - b) ** 2).sum(axis=1).mean(), abs=of_statistics(20, HALF_UNIT)
+    )
+    np.testing.assert_allclose(masked_cosines(model, texts), (a * b).sum(axis=1), atol=of_norms(5))
 
 
 def test_cross_lingual_pairs_from_aligned_ones():

@@ -12,6 +12,7 @@ from mirror_rt.heads.predictor import class_of, score_predictions
 from mirror_rt.heads.task_heads import FEATURES, Heads, TaskHead
 from mirror_train.pairs.task_layers import CosineLayer, SoftmaxLayer
 from mirror_train.recipes.systems import CONCATENATIONS
+from rounding import DOUBLE, HALF_UNIT, of_statistics
 
 D, N = 7, 12
 LABELS = ("a", "b", "c")
@@ -62,9 +63,9 @@ def test_softmax_of_joined_features(z, rng, concatenation):
     ]  # fmt: skip
     expected = -sum(math.log(probabilities[i][targets[i]]) for i in range(N)) / N
     loss = layer.loss(torch.from_numpy(z), torch.from_numpy(targets))
-    assert loss.item() == pytest.approx(expected, rel=1e-12)
+    assert loss.item() == pytest.approx(expected, rel=of_statistics(N * D, DOUBLE))
     found = layer.to_head()(z[:N], z[N:])
-    np.testing.assert_allclose(found.scores, probabilities, atol=1e-6)
+    np.testing.assert_allclose(found.scores, probabilities, atol=of_statistics(4 * D, HALF_UNIT))
     assert found.labels == [LABELS[int(np.argmax(p))] for p in probabilities]
 
 
@@ -75,8 +76,10 @@ def test_softmax_of_texts(z, rng):
     logits = [[float(w @ x + b) for w, b in zip(weight, bias, strict=True)] for x in z]
     expected = -np.mean([math.log(softmax(r)[t]) for r, t in zip(logits, targets, strict=True)])
     loss = layer.loss(torch.from_numpy(z), torch.from_numpy(targets))
-    assert loss.item() == pytest.approx(expected, rel=1e-12)
-    np.testing.assert_allclose(layer.to_head()(z).scores, [softmax(r) for r in logits], atol=1e-6)
+    assert loss.item() == pytest.approx(expected, rel=of_statistics(N * D, DOUBLE))
+    probabilities = [softmax(r) for r in logits]
+    found = layer.to_head()(z).scores
+    np.testing.assert_allclose(found, probabilities, atol=of_statistics(4 * D, HALF_UNIT))
 
 
 def similarities(layer, z, hinge):
@@ -97,9 +100,9 @@ def test_cosine_of_classes(z, rng, hinge):
     y = similarities(layer, z, hinge)
     expected = sum(1 - s if t else s - hinge for s, t in zip(y, targets, strict=True)) / N
     loss = layer.loss(torch.from_numpy(z), torch.from_numpy(targets))
-    assert loss.item() == pytest.approx(expected, rel=1e-10)
+    assert loss.item() == pytest.approx(expected, rel=of_statistics(N * D, DOUBLE))
     found = layer.to_head()(z[:N], z[N:])
-    np.testing.assert_allclose(found.scores, y, atol=1e-6)
+    np.testing.assert_allclose(found.scores, y, atol=of_statistics(4 * D, HALF_UNIT))
     assert found.labels == ["yes" if s >= (1 + hinge) / 2 else "no" for s in y]
     assert {"yes", "no"} == set(found.labels)
 
@@ -113,9 +116,10 @@ def test_cosine_of_values(z, rng, hinge):
     wanted = [hinge + t / 5 * (1 - hinge) for t in targets]
     expected = sum((a - b) ** 2 for a, b in zip(y, wanted, strict=True)) / N
     loss = layer.loss(torch.from_numpy(z), torch.from_numpy(targets))
-    assert loss.item() == pytest.approx(expected, rel=1e-10)
+    assert loss.item() == pytest.approx(expected, rel=of_statistics(N * D, DOUBLE))
     found = layer.to_head()(z[:N], z[N:])
-    np.testing.assert_allclose(found.scores, [(s - hinge) / (1 - hinge) * 5 for s in y], atol=1e-5)
+    np.testing.assert_allclose(found.scores, [(s - hinge) / (1 - hinge) * 5 for s in y],
+                               atol=5 / (1 - hinge) * of_statistics(9, HALF_UNIT))  # fmt: skip
     assert found.labels == [None] * N
 
 

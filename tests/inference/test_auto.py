@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from damage import add_variant, spoil_token
+from damage import add_variant
 from mirror_rt import BundleError, BundleIntegrityError, Encoder, MissingDependencyError
 from mirror_rt.bulk import plan
 from mirror_rt.diagnostics.doctor import examine
@@ -221,11 +221,3 @@ def test_the_plan_of_a_job_for_onnxruntime(bundle, tiny_bundle):
         of_job = plan._vector_plan(folder, "digest", options, EncodeOptions())
         assert of_job["providers"] == [CPU]
         assert of_job["onnxruntime"]
-
-
-def test_a_text_without_a_finite_vector(bundle, bundle_copy):
-    river = Encoder.load(bundle).tokenize("river")[0][1]
-    spoil_token(bundle / "onnx/model.onnx", bundle_copy / "onnx/model.onnx", river)
-    encoder = Encoder.load(bundle_copy, verify=False)
-    vectors = encoder.encode(TEXTS, errors="nan")
-    assert np.isnan(vectors).all(axis=1).tolist() == [True, False, True, False]

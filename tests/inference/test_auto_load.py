@@ -1,6 +1,5 @@
 """The default engine under load: any number of threads and callers, quotas, forks, every family."""
 
-import multiprocessing
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,24 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from mirror_export.parity import GATES, check_parity
 from mirror_rt import Encoder
 from mirror_rt.cpus import CpuBudget
 from mirror_rt.inference.providers import NATIVE
 from mirror_rt.inference.shared_libraries import nvidia_cards
-from mirror_train import TorchEncoder
 from tiers import tiers
-from tiny_models import TINY
 
 pytestmark = [
     pytest.mark.skipif(nvidia_cards() > 0, reason="auto takes the card"),
     pytest.mark.usefixtures("engine_is_fast"),
 ]
-
-FAMILIES = [
-    "bert", "roberta", "xlm-roberta", "camembert", "distilbert", "albert", "electra", "mpnet",
-    "modernbert",
-]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -101,29 +92,3 @@ def test_a_process_is_forked_while_others_run(command_in_child, bundle):
         env=os.environ | {"TOKENIZERS_PARALLELISM": "true"},
     )
     assert out.strip() == "well"
-
-
-def encode_there(encoder, texts, queue):
-    queue.put((encoder.providers, encoder.encode(texts)))
-
-
-@pytest.mark.full
-def test_a_spawned_process_loads_it_again(bundle, texts, expected):
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    with Encoder.load(bundle, threads=2) as encoder:
-        process = context.Process(target=encode_there, args=(encoder, texts, queue))
-        process.start()
-        providers, found = queue.get(timeout=600)
-        process.join()
-    assert providers == [NATIVE]
-    np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("family", tiers(FAMILIES, fast=("bert", "modernbert")))
-def test_every_family_passes_the_gates_of_the_export(tiny_bundle, tiny_model, family, texts):
-    """What is compared with PyTorch at export runs in onnxruntime, and by default in the engine."""
-    reference = TorchEncoder.load(tiny_model(family), pooling=TINY[family].pooling)
-    for precision in ("fp32", "int8"):
-        with Encoder.load(tiny_bundle(family), providers=NATIVE, variant=precision) as encoder:
-            assert check_parity(reference, encoder, texts, GATES[precision]).failures() == []

@@ -1,6 +1,5 @@
 """`providers="native"`: the vectors of onnxruntime, without it and without padding."""
 
-import os
 import threading
 
 import numpy as np
@@ -8,8 +7,9 @@ import pytest
 
 from mirror_rt import Encoder
 from mirror_rt.bundle.manifest import Manifest
-from mirror_rt.errors import BundleError, ClosedError, ConfigError
+from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.tokens.padding import RaggedTokens
+from rounding import RUN_ERROR
 from tiers import tiers
 
 FAMILIES = [
@@ -37,7 +37,7 @@ def test_every_family_gives_what_onnxruntime_gives(tiny_bundle, family, texts):
         assert cosines.mean() >= mean
         assert cosines.min() >= least
         if precision == "fp32":
-            np.testing.assert_allclose(found, expected, atol=1e-5)
+            np.testing.assert_allclose(found, expected, atol=RUN_ERROR)
         alone = np.stack([encoder.encode(text) for text in texts])
         assert np.array_equal(found, alone)
         assert np.array_equal(encoder.encode(texts, batch_size=3), alone)
@@ -50,7 +50,7 @@ def test_the_largest_of_each_number(tiny_bert, tmp_path, texts):
     export_bundle(ExportConfig(str(tiny_bert), tmp_path / "max", pooling="max"))
     encoder, exact = (Encoder.load(tmp_path / "max", providers=name) for name in ("auto", "cpu"))
     assert encoder.providers == ["native"]
-    np.testing.assert_allclose(encoder.encode(texts), exact.encode(texts), atol=1e-5)
+    np.testing.assert_allclose(encoder.encode(texts), exact.encode(texts), atol=RUN_ERROR)
 
 
 @pytest.mark.full
@@ -64,14 +64,14 @@ def test_lists_of_ids_of_every_length(tiny_bundle):
             encoder.pipeline.model.run_batch(batch, normalize=normalize)
             for encoder in (exact, native)
         )
-        np.testing.assert_allclose(found, expected, atol=3e-5)
+        np.testing.assert_allclose(found, expected, atol=RUN_ERROR * 32**0.5)
 
 
 def test_token_vectors(bundle, texts):
     expected = Encoder.load(bundle, providers="cpu").encode_tokens(texts)
     found = Encoder.load(bundle, providers="native").encode_tokens(texts)
     for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+        np.testing.assert_allclose(ours, theirs, atol=RUN_ERROR * 32**0.5)
 
 
 def test_threads_share_an_encoder(bundle, texts):
@@ -91,13 +91,6 @@ def test_threads_share_an_encoder(bundle, texts):
     assert not wrong
 
 
-def test_close(bundle):
-    encoder = Encoder.load(bundle, providers="native")
-    encoder.close()
-    with pytest.raises(ClosedError):
-        encoder.encode("a river")
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("family", ["deberta-v2", "roformer"])
 def test_other_families_need_onnxruntime(tiny_bundle, family):
@@ -110,24 +103,6 @@ def test_options_that_do_not_fit_are_refused(bundle):
         Encoder.load(bundle, providers="native", variant="fp16")
     with pytest.raises(ConfigError, match=r"devices=.* is for NVIDIA cards"):
         Encoder.load(bundle, providers="native", devices=[0])
-
-
-def test_without_onnxruntime_and_after_a_fork(command_in_child, bundle):
-    out = command_in_child(
-        "import os, sys, multiprocessing; sys.modules['onnxruntime'] = None\n"
-        "import numpy as np; from mirror_rt import Encoder\n"
-        f"encoder = Encoder.load({str(bundle)!r}, providers='native', variant='bf16', threads=2)\n"
-        "texts = ['a river', 'the town'] * 20\n"
-        "expected = encoder.encode(texts)\n"
-        "def work(_):\n"
-        "    return encoder.encode(texts)\n"
-        "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
-        "    for found in pool.map(work, range(4)):\n"
-        "        np.testing.assert_array_equal(found, expected)\n"
-        "print('well', 'onnx' in sys.modules)",
-        env=os.environ | {"TOKENIZERS_PARALLELISM": "false"},
-    )
-    assert out.strip() == "well False"
 
 
 @pytest.mark.full

@@ -1,7 +1,6 @@
 """`providers="openvino"`: the vectors of onnxruntime, from the same graphs."""
 
 import logging
-import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +14,6 @@ from mirror_rt.cpus import cpu_budget
 from mirror_rt.diagnostics.doctor import examine
 from mirror_rt.errors import (
     BundleError,
-    ClosedError,
     ConfigError,
     MissingDependencyError,
     ProviderError,
@@ -32,7 +30,6 @@ pytest.importorskip("openvino", reason="the extra openvino is not installed")
 FAMILIES = [
     "bert", "xlm-roberta", "distilbert", "albert", "mpnet", "deberta-v2", "modernbert", "roformer"
 ]  # fmt: skip
-COMMANDS = ["encode", "benchmark", "evaluate", "doctor", "serve"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -102,11 +99,11 @@ def test_vectors_without_unit_length_and_of_tokens(bundle, texts):
     np.testing.assert_allclose(
         encoder.encode(texts, normalize_embeddings=False),
         exact.encode(texts, normalize_embeddings=False),
-        atol=3e-5,
+        atol=RUN_ERROR * 32**0.5,
     )
     pairs = zip(encoder.encode_tokens(texts), exact.encode_tokens(texts), strict=True)
     for ours, theirs in pairs:
-        np.testing.assert_allclose(ours, theirs, atol=3e-5)
+        np.testing.assert_allclose(ours, theirs, atol=RUN_ERROR * 32**0.5)
 
 
 @pytest.mark.full
@@ -124,37 +121,6 @@ def test_threads_share_an_encoder(bundle, texts):
         futures = [scheduler.submit(text) for text in texts]
         found = np.concatenate([future.result(60).embeddings for future in futures])
     np.testing.assert_allclose(found, expected, atol=RUN_ERROR)
-
-
-def test_close(bundle):
-    encoder = load(bundle)
-    encoder.encode("a river")
-    encoder.close()
-    with pytest.raises(ClosedError):
-        encoder.encode("a river")
-
-
-@pytest.mark.full
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_without_onnxruntime_and_after_a_fork(command_in_child, bundle):
-    out = command_in_child(
-        "import os, sys, multiprocessing; sys.modules['onnxruntime'] = None\n"
-        "import numpy as np; from mirror_rt import Encoder\n"
-        f"encoder = Encoder.load({str(bundle)!r}, providers='openvino', variant='fp32')\n"
-        "texts = ['a river', 'the town'] * 20\n"
-        "expected = encoder.encode(texts)\n"
-        "def work(_):\n"
-        "    return encoder.encode(texts)\n"
-        "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
-        "    for found in pool.map(work, range(4)):\n"
-        f"        np.testing.assert_allclose(found, expected, atol={NORM_ERROR})\n"
-        "if os.fork() == 0:\n"
-        "    encoder.encode('a'); encoder.close(); sys.exit(0)\n"
-        "assert os.wait()[1] == 0\n"
-        f"np.testing.assert_allclose(work(0), expected, atol={NORM_ERROR})\n"
-        "print('well')",
-    )
-    assert out.strip() == "well"
 
 
 def test_threads_follow_the_budget_and_are_not_pinned(bundle):
@@ -248,15 +214,6 @@ def test_openvino_is_never_chosen_unasked_but_mentioned(bundle, caplog):
     assert ("bf16" in said.detail) == ("in bf16" in (openvino_offer() or ""))
 
 
-def test_doctor_tests_a_model(bundle):
-    encoder = load(bundle)
-    from mirror_rt.inference.load_options import LoadOptions
-
-    found = examine(bundle, LoadOptions(providers="openvino"))[-1]
-    assert (found.name, found.status) == ("model", "ok"), found
-    assert encoder.providers[0] in found.detail
-
-
 def test_missing(bundle, monkeypatch, texts, caplog):
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'mirror-rt\[openvino\]'"):
@@ -336,9 +293,3 @@ def test_command_line(cli, bundle, tmp_path, texts):
     assert '"openvino": "20' in (tmp_path / "report.json").read_text()
     done = cli("doctor", "--model", bundle, *chosen)
     assert "fp32 on openvino" in done.out
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_offers_it(cli, command):
-    assert "openvino" in cli(command, "--help").out

@@ -30,6 +30,7 @@ from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.tokens.tokenization import TextTokenizer
 from mirror_rt.tokens.validity import why_invalid
 from paths import ROOT
+from rounding import STATIC_PEER, of_norms
 
 sys.path.append(str(ROOT / "build" / "model2vec"))
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "river", "run", "##s", "old", "town"]
@@ -89,7 +90,7 @@ def test_vectors_are_those_of_model2vec(tmp_path, dtype, normalize):
     peer = model2vec.StaticModel.from_pretrained(folder)
     expected = peer.encode(TEXTS, max_length=None)
     encoder = Encoder.load(folder)
-    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-6, rtol=1e-6)
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=STATIC_PEER)
     one_by_one = [encoder.encode(text) for text in TEXTS]
     np.testing.assert_array_equal(one_by_one, encoder.encode(TEXTS))
 
@@ -104,7 +105,7 @@ def test_a_quantised_vocabulary_of_model2vec(tmp_path):
     }
     folder = of_model2vec(tmp_path, tensors, normalize=True)
     expected = model2vec.StaticModel.from_pretrained(folder).encode(TEXTS, max_length=None)
-    np.testing.assert_allclose(Encoder.load(folder).encode(TEXTS), expected, atol=1e-6)
+    np.testing.assert_allclose(Encoder.load(folder).encode(TEXTS), expected, atol=STATIC_PEER)
 
 
 def test_float16_is_computed_in_float32(tmp_path):
@@ -126,7 +127,7 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path, place, normalize):
     folder = write(tmp_path, table(), key="embedding.weight", place=place,
                    modules=modules[: 1 + normalize])  # fmt: skip
     expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(Encoder.load(folder).encode(TEXTS), expected, atol=1e-6)
+    np.testing.assert_allclose(Encoder.load(folder).encode(TEXTS), expected, atol=STATIC_PEER)
 
 
 def test_unknown_words_count_as_the_peers_have_it(published, tmp_path):
@@ -177,7 +178,7 @@ def test_batches_of_a_scheduler_give_the_same(published):
 
     encoder = Encoder.load(published)
     found = asyncio.run(encoder.aencode(TEXTS))
-    np.testing.assert_allclose(found, encoder.encode(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(found, encoder.encode(TEXTS), atol=of_norms(6))
 
 
 def test_token_ids_in_place_of_texts(published):
@@ -321,7 +322,7 @@ def test_bfloat16_is_read(tmp_path):
     from safetensors.torch import save_file as save_torch
 
     save_torch({"embeddings": torch.from_numpy(table()).bfloat16()}, tmp_path / "x")
-    np.testing.assert_allclose(read_tensors(tmp_path / "x")["embeddings"], table(), rtol=1e-2)
+    np.testing.assert_allclose(read_tensors(tmp_path / "x")["embeddings"], table(), rtol=2**-8)
 
 
 @pytest.mark.parametrize("length", [31, 32, 33, 1000, 100_000])

@@ -6,6 +6,7 @@ import io
 import json
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from mirror_rt import ConfigError, DataError
@@ -28,10 +29,8 @@ NAMES += [f"rows{suffix}{gz}" for suffix in FIELDS if suffix != ".parquet" for g
 
 def content(suffix, rows):
     if suffix == ".parquet":
-        pyarrow = pytest.importorskip("pyarrow")
-        parquet = pytest.importorskip("pyarrow.parquet")
         file = io.BytesIO()
-        parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
         return file.getvalue()
     if suffix == ".csv":
         text = io.StringIO()

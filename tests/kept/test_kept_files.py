@@ -24,7 +24,7 @@ from mirror_rt import (
 from mirror_rt.bulk import DatasetConfig, merge_manifest
 from mirror_rt.heads.task_heads import Heads
 from paths import TESTS
-from rounding import RUN_ERROR
+from rounding import RUN_ERROR, STATIC_PEER
 
 KEPT = TESTS / "kept"
 VERSIONS = {path.name for path in KEPT.iterdir() if path.name[0].isdigit()}
@@ -51,7 +51,7 @@ def texts(kept):
     return [json.loads(line)["text"] for line in lines]
 
 
-@pytest.mark.parametrize(("variant", "least"), [("fp32", 1 - 1e-5), ("int8", 0.95)])
+@pytest.mark.parametrize(("variant", "least"), [("fp32", 1 - RUN_ERROR), ("int8", 0.95)])
 @pytest.mark.parametrize("provider", ["auto", "onnxruntime"])
 def test_bundle(kept, texts, variant, least, provider):
     options = {} if provider == "auto" else {"providers": ["CPUExecutionProvider"]}
@@ -89,7 +89,7 @@ def test_reranker(kept, texts, provider):
 def test_static_encoder(kept, texts):
     with Encoder.load(kept / "static", verify=True) as encoder:
         vectors = encoder.encode(texts)
-    np.testing.assert_allclose(vectors, np.load(kept / "static.npy"), atol=1e-6)
+    np.testing.assert_allclose(vectors, np.load(kept / "static.npy"), atol=STATIC_PEER)
 
 
 def test_bulk_job(kept):
@@ -98,7 +98,7 @@ def test_bulk_job(kept):
     assert (manifest["blocks"], manifest["rows"]) == (1, 6)
     table = pyarrow.parquet.read_table(kept / "job" / "a.jsonl-00000.parquet")
     vectors = np.array(table["embedding"].to_pylist(), np.float32)
-    np.testing.assert_allclose(vectors, np.load(kept / "vectors.npy"), atol=1e-4)
+    np.testing.assert_allclose(vectors, np.load(kept / "vectors.npy"), atol=RUN_ERROR)
 
 
 def test_checkpoint(kept, texts):

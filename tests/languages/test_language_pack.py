@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -353,24 +352,6 @@ def test_vectors_of_different_lengths(languages):
     assert pack.encode(["a", "b"], lang=["fr", "ru"], truncate_dim=8).shape == (2, 8)
 
 
-def test_threads_while_evicting(languages):
-    """Each thread gets the vectors of its language, whatever is closed meanwhile."""
-    expected = {tag: Encoder.load(languages / tag).encode(["rain", "town"]) for tag in TAGS}
-    with LanguagePack.load(languages, memory_limit=2 * size_of(languages), threads=1) as pack:
-
-        def work(start):
-            for i in range(12):
-                tag = TAGS[(start + i) % len(TAGS)]
-                np.testing.assert_array_equal(
-                    pack.encode(["rain", "town"], lang=tag), expected[tag]
-                )
-
-        with ThreadPoolExecutor(4) as threads:
-            assert len(list(threads.map(work, range(0, 12, 3)))) == 4
-        assert pack.statistics.evictions > 0
-        assert len(pack.statistics.loaded) <= 2
-
-
 def test_a_lease_gives_the_encoder(languages):
     pack = LanguagePack.load(languages, memory_limit=size_of(languages))
     with pack.encoder("fr") as encoder:
@@ -396,7 +377,6 @@ def test_detection(languages):
 
 @pytest.mark.full
 def test_detection_by_py3langid(languages):
-    pytest.importorskip("py3langid")
     pack = LanguagePack.load(languages)
     texts = [
         "Tous les êtres humains naissent libres et égaux.",

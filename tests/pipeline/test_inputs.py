@@ -4,6 +4,7 @@ import asyncio
 import collections
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from mirror_rt import Client, ConfigError, Encoder, InvalidTextError, LanguagePack, Scheduler
@@ -13,7 +14,6 @@ from mirror_rt.compat.text_embedding import TextEmbedding
 from mirror_rt.pipeline.inputs import as_list
 from server_process import make_pack
 
-pa = pytest.importorskip("pyarrow")
 ROWS = {"id": ["a", "b", "c"], "text": ["one", "two", "three"]}
 
 

@@ -12,6 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import Encoder, Manifest, ModelError, Reranker
 from mirror_rt.bundle.families import FAMILIES
+from rounding import LOGIT_ERROR, SCORE_ERROR
 from tiers import tiers
 from tiny_models import TINY, make_model
 
@@ -47,10 +48,10 @@ def test_scores_are_those_of_the_peer(family, tiny_cross_encoder, tiny_reranker,
     for providers in ("cpu", "auto"):
         with Reranker.load(bundle, threads=1, providers=providers) as reranker:
             found = reranker.predict(pairs)
-            np.testing.assert_allclose(found, expected, atol=1e-5)
+            np.testing.assert_allclose(found, expected, atol=SCORE_ERROR)
             assert (found.dtype, found.shape) == (np.float32, (len(pairs),))
             logits = reranker.predict(pairs, activation="identity")
-            np.testing.assert_allclose(logits, logits_of(folder, pairs)[:, 0], atol=1e-4)
+            np.testing.assert_allclose(logits, logits_of(folder, pairs)[:, 0], atol=LOGIT_ERROR)
     assert (reranker.providers == ["native"]) == (family not in NOT_NATIVE)
 
 
@@ -76,10 +77,10 @@ def test_several_labels_and_settings(family, config, made_once, words, pairs):
     peer = CrossEncoder(str(folder / "model"), device="cpu")
     reranker = Reranker.load(folder / "bundle", threads=1)
     assert reranker.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
-    np.testing.assert_allclose(reranker.predict(pairs), expected, atol=1e-4)
-    np.testing.assert_allclose(reranker.predict(pairs), peer.predict(pairs), atol=1e-4)
+    np.testing.assert_allclose(reranker.predict(pairs), expected, atol=LOGIT_ERROR)
+    np.testing.assert_allclose(reranker.predict(pairs), peer.predict(pairs), atol=LOGIT_ERROR)
     soft = reranker.predict(pairs, activation="softmax")
-    np.testing.assert_allclose(soft, peer.predict(pairs, apply_softmax=True), atol=1e-5)
+    np.testing.assert_allclose(soft, peer.predict(pairs, apply_softmax=True), atol=2 * SCORE_ERROR)
 
 
 DECLARED = [("new", "Identity"), ("config", "Sigmoid"), ("old", "Tanh"), ("old", "Identity"),
@@ -106,7 +107,7 @@ def test_the_declared_activation(declared, tiny_cross_encoder, tmp_path, pairs):
     export_bundle(ExportConfig(str(folder), tmp_path / "bundle"))
     reranker = Reranker.load(tmp_path / "bundle", threads=1)
     assert reranker.activation == name.lower()
-    np.testing.assert_allclose(reranker.predict(pairs), peer.predict(pairs), atol=1e-5)
+    np.testing.assert_allclose(reranker.predict(pairs), peer.predict(pairs), atol=LOGIT_ERROR)
 
 
 def test_what_cannot_be_exported(tiny_cross_encoder, tiny_bert, tmp_path, words):

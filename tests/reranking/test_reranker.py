@@ -30,6 +30,7 @@ from mirror_rt.heads.predictor import Predictor
 from mirror_rt.io.atomic import sha256
 from mirror_rt.reranking.score_head import ScoreHead, pack_layers
 from mirror_rt.tokens.pairs import Pair
+from rounding import SCORE_ERROR
 
 text = st.one_of(
     st.text(st.characters(), max_size=30),
@@ -57,10 +58,12 @@ def pairs(words):
 def test_scores_do_not_depend_on_the_batch(reranker, pairs):
     whole = reranker.predict(pairs)
     alone = np.concatenate([reranker.predict([one]) for one in pairs])
-    np.testing.assert_allclose(whole, alone, atol=1e-6)
+    np.testing.assert_allclose(whole, alone, atol=SCORE_ERROR)
     for size in (1, 3, 1000):
-        np.testing.assert_allclose(reranker.predict(pairs, batch_size=size), whole, atol=1e-6)
-    np.testing.assert_allclose(reranker.predict(pairs[::-1])[::-1], whole, atol=1e-6)
+        np.testing.assert_allclose(
+            reranker.predict(pairs, batch_size=size), whole, atol=SCORE_ERROR
+        )
+    np.testing.assert_allclose(reranker.predict(pairs[::-1])[::-1], whole, atol=SCORE_ERROR)
     assert reranker.predict([]).shape == (0,)
     assert np.ptp(reranker.predict([pairs[5], pairs[5][::-1]])) > 1e-3  # the types are used
 
@@ -94,7 +97,7 @@ def test_any_pair_among_any_others(reranker, items, truncation, on_too_long, pro
     options["prompt"] = prompt
     found = reranker.predict(items, **options)
     alone = [reranker.predict([item], **options)[0] for item in items]
-    np.testing.assert_allclose(found, np.array(alone, np.float32).reshape(-1), atol=1e-6)
+    np.testing.assert_allclose(found, np.array(alone, np.float32).reshape(-1), atol=SCORE_ERROR)
     prepared = reranker.items(items, truncation)
     refused = reranker.pipeline.tokenizer.find_invalid(prepared)
     assert {*np.flatnonzero(np.isnan(found))} >= {*refused}
@@ -112,7 +115,7 @@ def test_rank(reranker, words):
     order = np.argsort(-scores)
     ranking = reranker.rank("the river", documents)
     assert [entry["corpus_id"] for entry in ranking] == order.tolist()
-    assert [entry["score"] for entry in ranking] == pytest.approx(scores[order], abs=1e-6)
+    assert [entry["score"] for entry in ranking] == pytest.approx(scores[order], abs=SCORE_ERROR)
     assert all(entry.keys() == {"corpus_id", "score"} for entry in ranking)
     best = reranker.rank("the river", documents, top_k=3, return_documents=True)
     assert [entry["text"] for entry in best] == [documents[i] for i in order[:3]]
@@ -161,9 +164,9 @@ def test_the_scheduler_and_tasks_share_batches(reranker, pairs):
     with Scheduler(reranker, on_batch=batches.append) as scheduler:
         futures = [scheduler.submit(reranker.items([one])) for one in pairs]
         logits = np.concatenate([future.result().embeddings for future in futures])
-        np.testing.assert_allclose(reranker.scores(logits), expected, atol=1e-6)
+        np.testing.assert_allclose(reranker.scores(logits), expected, atol=SCORE_ERROR)
         plain = scheduler.encode([list(pairs[0]), pairs[1]])
-        np.testing.assert_allclose(reranker.scores(plain), expected[:2], atol=1e-6)
+        np.testing.assert_allclose(reranker.scores(plain), expected[:2], atol=SCORE_ERROR)
         mixed = [Pair("a", "b"), "text", Pair("a " * 300, "b", "only_second")]
         with pytest.raises(InvalidTextError) as caught:
             scheduler.encode(mixed)
@@ -181,8 +184,8 @@ def test_the_scheduler_and_tasks_share_batches(reranker, pairs):
         )
 
     *alone, together, ranking = asyncio.run(all_at_once())
-    np.testing.assert_allclose(np.concatenate(alone), expected, atol=1e-6)
-    np.testing.assert_allclose(together, expected, atol=1e-6)
+    np.testing.assert_allclose(np.concatenate(alone), expected, atol=SCORE_ERROR)
+    np.testing.assert_allclose(together, expected, atol=SCORE_ERROR)
     best = reranker.rank("a", ["b", "the river"], top_k=1)[0]
     assert (ranking[0]["corpus_id"], len(ranking)) == (best["corpus_id"], 1)
 
@@ -195,9 +198,9 @@ def test_threads_pickling_and_the_end(folder, reranker, pairs):
 
     with ThreadPoolExecutor(4) as threads:
         for scores in threads.map(work, ["longest_first", "only_second"] * 2):
-            np.testing.assert_allclose(scores, expected, atol=1e-6)
+            np.testing.assert_allclose(scores, expected, atol=SCORE_ERROR)
     copy = pickle.loads(pickle.dumps(reranker))
-    np.testing.assert_allclose(copy.predict(pairs), expected, atol=1e-6)
+    np.testing.assert_allclose(copy.predict(pairs), expected, atol=SCORE_ERROR)
     copy.warmup(lengths=(8,), batch_size=1)
     assert (copy.num_labels, copy.max_length, repr(copy)) == (
         1, 128, f"Reranker({str(folder)!r}, num_labels=1)",

@@ -20,6 +20,7 @@ import pytest
 
 from mirror_rt import Encoder
 from mirror_rt.vectors.search import cosine_similarity
+from rounding import ANY_BATCH
 from server_process import ServerProcess
 
 SECONDS = float(os.environ.get("MIRROR_RT_CHAOS_SECONDS", "15"))
@@ -93,7 +94,7 @@ class Requests:
 
 
 def near(found, expected):
-    np.testing.assert_allclose(np.array(found), expected, atol=1e-5)
+    np.testing.assert_allclose(np.array(found), expected, atol=ANY_BATCH)
 
 
 class Connection:

@@ -10,6 +10,7 @@ from mirror_rt import Encoder, Reranker
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.server import ServerConfig, create_app
 from mirror_rt.tokens.tokenization import TextTokenizer
+from rounding import SCORE_ERROR
 
 LONG = "the river " * 40
 TEXTS = [f"{LONG}{i}" for i in range(2000)]
@@ -160,7 +161,7 @@ def test_documents_are_cut_as_they_were(app, folder):
         status, answer = await Call(app, "/v2/rerank", body).answer()
         assert status == 200
         found = {one["index"]: one["relevance_score"] for one in answer["results"]}
-        assert [found[i] for i in range(20)] == pytest.approx(expected.tolist(), abs=1e-5)
+        assert [found[i] for i in range(20)] == pytest.approx(expected.tolist(), abs=SCORE_ERROR)
 
     run(main())
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rounding import ANY_BATCH
+
 pytestmark = pytest.mark.full
 PROGRAMS = Path(__file__).parent / "http_clients"
 LONG = "some words of a text " * 30_000  # sent in many packets
@@ -44,7 +46,7 @@ def check(answers: list[str], expected) -> None:
     """Each line is a status and a vector."""
     assert [line.split(" ", 1)[0] for line in answers] == ["200"] * len(expected)
     for line, vector in zip(answers, expected, strict=True):
-        np.testing.assert_allclose(json.loads(line.split(" ", 1)[1])[0], vector, atol=1e-5)
+        np.testing.assert_allclose(json.loads(line.split(" ", 1)[1])[0], vector, atol=ANY_BATCH)
 
 
 @pytest.mark.needs("curl")

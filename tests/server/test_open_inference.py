@@ -13,6 +13,7 @@ import pytest
 
 from asgi_calls import Call, run
 from paths import ROOT
+from rounding import ANY_BATCH
 from tiny_models import SENTENCES
 
 PATH = "/v2/models/tiny/infer"
@@ -83,7 +84,7 @@ def test_json_and_bytes_give_what_encode_gives(app, encoder, texts):
         assert (status, answer["model_name"], answer["id"]) == (200, "tiny", "7")
         assert (output["name"], output["datatype"]) == ("embedding", "FP32")
         found = np.array(output["data"], np.float32).reshape(output["shape"])
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+        np.testing.assert_allclose(found, expected, atol=ANY_BATCH)
     asked = [{"name": "embedding", "parameters": {"binary_data": True}}]
     for more in ({"outputs": asked}, {"parameters": {"binary_data_output": True}}):
         status, headers, body = ask_packed(app, packed(texts), [len(texts), 1], **more)
@@ -92,7 +93,7 @@ def test_json_and_bytes_give_what_encode_gives(app, encoder, texts):
         assert (status, output["shape"]) == (200, list(expected.shape))
         assert output["parameters"] == {"binary_data_size": len(body) - head}
         found = np.frombuffer(body[head:], "<f4").reshape(expected.shape)
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+        np.testing.assert_allclose(found, expected, atol=ANY_BATCH)
 
 
 def test_parameters(app, encoder):
@@ -102,7 +103,7 @@ def test_parameters(app, encoder):
         ["a text"], truncate_dim=4, normalize_embeddings=False, prompt="query: "
     )
     data = json.loads(body)["outputs"][0]["data"]
-    np.testing.assert_allclose([data], expected, atol=1e-6)
+    np.testing.assert_allclose([data], expected, atol=ANY_BATCH)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_what_clients_of_the_protocol_send_is_taken(app, encoder, sent):
     status, _, body = ask(app, {"inputs": [tensor(["a text"])]} | sent)
     assert status == 200
     data = json.loads(body)["outputs"][0]["data"]
-    np.testing.assert_allclose(data, encoder.encode("a text"), atol=1e-6)
+    np.testing.assert_allclose(data, encoder.encode("a text"), atol=ANY_BATCH)
 
 
 @pytest.mark.parametrize(
@@ -216,12 +217,12 @@ def test_tritons_client(triton, encoder):
     expected = encoder.encode(SENTENCES)
     answer = client.infer("tiny", given(SENTENCES, binary=True), sequence_id=3, priority=1,
                           timeout=60_000_000)  # fmt: skip
-    np.testing.assert_allclose(answer.as_numpy("embedding"), expected, atol=1e-6)
+    np.testing.assert_allclose(answer.as_numpy("embedding"), expected, atol=ANY_BATCH)
     for binary in (True, False):
         wanted = [http.InferRequestedOutput("embedding", binary_data=binary)]
         for outputs in (wanted, None):
             answer = client.infer("tiny", given(SENTENCES, binary=binary), outputs=outputs)
-            np.testing.assert_allclose(answer.as_numpy("embedding"), expected, atol=1e-6)
+            np.testing.assert_allclose(answer.as_numpy("embedding"), expected, atol=ANY_BATCH)
     texts = [[text] for text in SENTENCES]
     texts[3] = ["good", "river " * 600]
     waiting = [client.async_infer("tiny", given(one, binary=True)) for one in texts]
@@ -232,5 +233,5 @@ def test_tritons_client(triton, encoder):
             assert "item 1: it is longer than" in found.value.message()
         else:
             np.testing.assert_allclose(
-                answer.get_result().as_numpy("embedding"), encoder.encode(one), atol=1e-6
+                answer.get_result().as_numpy("embedding"), encoder.encode(one), atol=ANY_BATCH
             )

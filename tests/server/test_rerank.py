@@ -11,6 +11,7 @@ from asgi_calls import Call, run
 from mirror_rt import Encoder, Reranker
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.server import ServerConfig, create_app
+from rounding import ANY_BATCH, LOGIT_ERROR, SCORE_ERROR
 
 QUERY = "the river"
 TEXTS = ["the water flows", "a happy dog", "the river " * 70, "a small boat on the river"]
@@ -88,7 +89,7 @@ def test_rerank(raw, app, reranker):
     assert status == 200
     assert [set(one) for one in answer] == [{"index", "score"}] * 4
     assert [one["index"] for one in answer] == order
-    np.testing.assert_allclose([one["score"] for one in answer], scores, atol=1e-6)
+    np.testing.assert_allclose([one["score"] for one in answer], scores, atol=SCORE_ERROR)
     assert headers[b"x-truncated-items"] == b"1"
     status, answer, _ = ask(app, "/rerank", body | {"return_text": True, "model": "ranks"})
     assert [one["text"] for one in answer] == [TEXTS[i] for i in order]
@@ -102,7 +103,7 @@ def test_jina(app, reranker):
     assert status == 200
     assert [one["index"] for one in answer["results"]] == order
     np.testing.assert_allclose(
-        [one["relevance_score"] for one in answer["results"]], scores, atol=1e-6
+        [one["relevance_score"] for one in answer["results"]], scores, atol=SCORE_ERROR
     )
     assert [one["document"]["text"] for one in answer["results"]] == [TEXTS[i] for i in order]
     tokens = answer["usage"]["total_tokens"]
@@ -120,7 +121,7 @@ def test_beginnings_are_cut_for_truncation_direction(app, reranker):
     expected = reranker.predict([(QUERY, long)], on_too_long="truncate-left", activation="sigmoid")
     body = {"query": QUERY, "texts": [long], "truncate": True, "truncation_direction": "Left"}
     answer = ask(app, "/rerank", body | {"model": "ranks"})[1]
-    assert answer[0]["score"] == pytest.approx(expected[0], abs=1e-6)
+    assert answer[0]["score"] == pytest.approx(expected[0], abs=SCORE_ERROR)
     assert abs(expected - reranker.predict([(QUERY, long)], activation="sigmoid")).max() > 1e-4
 
 
@@ -131,7 +132,7 @@ def test_cohere(app, reranker):
     assert status == 200
     assert [one["index"] for one in answer["results"]] == order[:3]
     np.testing.assert_allclose(
-        [one["relevance_score"] for one in answer["results"]], scores[:3], atol=1e-6
+        [one["relevance_score"] for one in answer["results"]], scores[:3], atol=SCORE_ERROR
     )
     assert set(answer) == {"id", "results", "meta"}
     pieces = reranker.pipeline.tokenizer.pieces
@@ -139,7 +140,7 @@ def test_cohere(app, reranker):
     order, scores = expected(reranker, cut)
     status, answer, _ = ask(app, "/v2/rerank", body | {"max_tokens_per_doc": 2, "top_n": None})
     got = {one["index"]: one["relevance_score"] for one in answer["results"]}
-    np.testing.assert_allclose([got[i] for i in order], scores, atol=1e-6)
+    np.testing.assert_allclose([got[i] for i in order], scores, atol=SCORE_ERROR)
 
 
 def test_predict(make, classifier):
@@ -155,17 +156,17 @@ def test_predict(make, classifier):
     for found, row in zip(answer, scores, strict=True):
         order = np.argsort(-row, kind="stable")
         assert [one["label"] for one in found] == [labels[i] for i in order]
-        np.testing.assert_allclose([one["score"] for one in found], row[order], atol=1e-6)
+        np.testing.assert_allclose([one["score"] for one in found], row[order], atol=SCORE_ERROR)
     status, answer, _ = ask(app, "/predict", {"inputs": batch[0], "raw_scores": True})
-    assert answer[0]["score"] == pytest.approx(logits[0].max(), abs=1e-5)
+    assert answer[0]["score"] == pytest.approx(logits[0].max(), abs=LOGIT_ERROR)
     status, answer, _ = ask(app, "/predict", {"inputs": QUERY})
     assert (status, len(answer), set(answer[0])) == (200, 3, {"label", "score"})
     mixed = [[QUERY], batch[0], [QUERY]]
     status, several, _ = ask(app, "/predict", {"inputs": mixed})
     assert [row[0]["label"] for row in several] == [answer[0]["label"], several[1][0]["label"],
                                                      answer[0]["label"]]  # fmt: skip
-    assert several[0][0]["score"] == pytest.approx(answer[0]["score"], abs=1e-6)
-    assert several[1][0]["score"] == pytest.approx(scores[0].max(), abs=1e-6)
+    assert several[0][0]["score"] == pytest.approx(answer[0]["score"], abs=SCORE_ERROR)
+    assert several[1][0]["score"] == pytest.approx(scores[0].max(), abs=SCORE_ERROR)
     status, problem, _ = ask(app, "/rerank", {"query": QUERY, "texts": TEXTS})
     assert (status, "several scores" in problem["error"]) == (422, True)
     kind = ask(app, "/info", None)[1]["model_type"]
@@ -185,7 +186,7 @@ def test_a_text_alone_is_that_of_the_peer(classifier, words):
         theirs = model(**tokenizer([QUERY], return_tensors="pt")).logits[0].numpy()
     with Reranker.load(classifier, threads=1) as reranker:
         ours = reranker.predict([Pair(QUERY, None)], activation="identity")[0]
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    np.testing.assert_allclose(ours, theirs, atol=LOGIT_ERROR)
 
 
 def test_a_request_of_the_wrong_kind(app, make, bundle, folder):
@@ -218,7 +219,7 @@ def test_the_root_answers_as_the_default_model_can(make, folder, reranker):
     assert (status, [one["index"] for one in answer]) == (200, order)
     status, answer, _ = ask(app, "/", {"inputs": [QUERY, TEXTS[0]]})
     score = reranker.predict([(QUERY, TEXTS[0])], activation="sigmoid")[0]
-    assert answer[0]["score"] == pytest.approx(score, abs=1e-6)
+    assert answer[0]["score"] == pytest.approx(score, abs=SCORE_ERROR)
 
 
 BAD = [
@@ -323,5 +324,5 @@ def test_a_reranker_within_a_limit_of_memory(make, bundle, folder, reranker):
         status, answer, _ = ask(app, "/rerank", {"query": QUERY, "texts": TEXTS[:2]})
         assert (status, [one["index"] for one in answer]) == (200, order)
         status, answer, _ = ask(app, "/embed", {"inputs": QUERY})
-        np.testing.assert_allclose(answer[0], vector, atol=1e-5)
+        np.testing.assert_allclose(answer[0], vector, atol=ANY_BATCH)
     assert json.dumps(ask(app, "/info?model=r", None)[1])

@@ -13,6 +13,7 @@ from huggingface_hub import InferenceClient, constants
 
 from mirror_rt import Reranker
 from paths import ROOT
+from rounding import HALF_UNIT, SCORE_ERROR, of_statistics
 from server_process import ServerProcess
 
 KEY = "sk-of-this-test"
@@ -61,7 +62,7 @@ def cohere(monkeypatch):
 def same(results, ranking, top_n=3):
     assert [one.index for one in results] == ranking[0][:top_n]
     np.testing.assert_allclose(
-        [one.relevance_score for one in results], ranking[1][:top_n], atol=1e-5
+        [one.relevance_score for one in results], ranking[1][:top_n], atol=SCORE_ERROR
     )
 
 
@@ -110,7 +111,7 @@ def test_langchain_with_cohere(cohere, url, ranking, http):
     found = compressor.compress_documents([Document(text) for text in TEXTS], QUERY)
     assert [one.page_content for one in found] == [TEXTS[i] for i in ranking[0][:2]]
     scores = [one.metadata["relevance_score"] for one in found]
-    np.testing.assert_allclose(scores, ranking[1][:2], atol=1e-5)
+    np.testing.assert_allclose(scores, ranking[1][:2], atol=SCORE_ERROR)
 
 
 def test_langchain_with_jina(cohere, url, ranking, monkeypatch):
@@ -132,4 +133,6 @@ def test_hugging_face(url, monkeypatch):
     (label,) = client.text_classification(QUERY, top_k=1)
     assert 0 < label.score < 1
     (raw,) = client.text_classification(QUERY, function_to_apply="none")
-    assert label.score == pytest.approx(1 / (1 + np.exp(-raw.score)), abs=1e-6)
+    assert label.score == pytest.approx(
+        1 / (1 + np.exp(-raw.score)), abs=of_statistics(1, HALF_UNIT)
+    )

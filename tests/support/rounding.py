@@ -5,7 +5,31 @@ from __future__ import annotations
 import math
 
 HALF_UNIT = 2.0**-24  # of float32: the relative error of one operation
+DOUBLE = 2.0**-53  # of float64
+
+# Promised to users of real models, whatever the arithmetic would allow.
+ANY_BATCH = 1e-5  # a text alone and in any batch, in fp32: docs/reference/encoding.md
+OTHER_TOOLS = 1e-4  # an export in fp32, PyTorch, and other tools: docs/reference/bundle.md
+FLOW_ERROR = 1e-5  # a flow in evaluation mode, and back: mirror_train/model/glow.py
+STATIC_PEER = 1e-6  # static encoders and the tools that wrote them: docs/guides/static.md
 _CERTAINTY = 5.0
+
+
+def of_sums(terms: int, unit: float = HALF_UNIT) -> float:
+    """Bound a sum of `terms` products, as a part of the sum of their absolute values.
+
+    Each product is rounded once, and its sum with others at most `terms` - 1 times.
+    """
+    return terms * unit
+
+
+def of_statistics(values: int, unit: float = DOUBLE) -> float:
+    """Bound what two ways of computing a statistic of size 1 differ by.
+
+    It is a quotient or a logarithm of at most three sums over `values` numbers, each of which took
+    no more than four operations.
+    """
+    return 2 * 3 * of_sums(values + 4, unit)
 
 
 def of_norms(dimension: int, times: int = 2) -> float:
@@ -31,6 +55,20 @@ def of_runs(tokens: int, *, layers: int, hidden: int, head: int, inner: int) -> 
     return 2 * _CERTAINTY * math.sqrt(terms) * HALF_UNIT
 
 
+def of_losses(dimension: int, temperature: float, unit: float = DOUBLE) -> float:
+    """Bound a contrastive loss of cosines: a positive and the logarithm of a sum of exponentials.
+
+    Two norms and a product add up 2 `dimension` numbers, of which see `of_runs`; the exponentials'
+    own rounding is that of a few operations.
+    """
+    cosine = _CERTAINTY * math.sqrt(2 * dimension + 4) * unit
+    return 2 * cosine / temperature + 16 * unit
+
+
 # Of the models of tiny_models.py.
 NORM_ERROR = of_norms(32)
 RUN_ERROR = of_runs(128, layers=2, hidden=32, head=8, inner=64)
+# Of cross-encoders: hidden states have the norm sqrt(32), two matrices of weights with a deviation
+# of .2 stretch what they are off by .2 sqrt(32) times each, and a sigmoid's slope is 1/4 at most.
+LOGIT_ERROR = RUN_ERROR * math.sqrt(32) * (0.2**2 * 32)
+SCORE_ERROR = LOGIT_ERROR / 4

@@ -1,11 +1,9 @@
-import csv
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror_rt import Encoder, _core
+from mirror_rt import _core
 from mirror_rt.tokens.batching import CPU_RUN_COST, plan_batches
 
 lengths_lists = st.lists(st.integers(0, 300), max_size=60)
@@ -38,29 +36,6 @@ def test_every_row_once_within_the_budget_and_no_split_is_cheaper(lengths, budge
 def test_equal_lengths_fill_the_budget():
     batches = list(plan_batches(np.full(96, 16), token_budget=512, run_cost=CPU_RUN_COST))
     assert [len(rows) for rows in batches] == [32, 32, 32]
-
-
-@pytest.mark.parametrize("texts", [150, 1500])
-def test_under_five_percent_of_padding_on_real_texts(bundle, data, texts, rng):
-    """Words, sentences and paragraphs of real text, as the encoder of a bundle splits them."""
-    with (data / "sts" / "stsb-en-dev.tsv").open(encoding="utf-8") as lines:
-        sentences = [row[0] for row in csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)]
-    words = (data / "words" / "en.txt").read_text("utf-8").split()
-    mixed = [
-        " ".join(rng.choice(sentences, size=n)) if n else str(rng.choice(words))
-        for n in rng.choice([0, 1, 1, 1, 2, 3, 6, 20], size=texts)
-    ]
-    encoder, batches = Encoder.load(bundle, providers="native", threads=1), []
-
-    def record(batch, *, normalize):
-        batches.append(batch.attention_mask)
-        return np.zeros((len(batch.input_ids), encoder.dimension), np.float32)
-
-    encoder.pipeline.model.run_batch = record
-    encoder.encode(mixed)
-    real, padded = sum(mask.sum() for mask in batches), sum(mask.size for mask in batches)
-    assert 1 - real / padded < 0.05
-    assert len(batches) < len(mixed) / 2
 
 
 def test_wrong_native_calls_raise_and_do_not_crash():

@@ -201,17 +201,6 @@ def test_a_corpus_on_disk(rng, tmp_path):
     assert search(corpus[7], codes, 1).indices.tolist() == [7]
 
 
-def test_several_threads_find_the_same(rng, monkeypatch):
-    corpus, queries = unit(rng, 3000, 64), unit(rng, 3, 64)
-    for precision in ("int8", "ubinary"):
-        codes = quantize_embeddings(corpus, precision)
-        alone = search(queries, codes, 20)
-        monkeypatch.setattr(retrieval, "_parts", lambda work, rows: 5)
-        for got, want in zip(search(queries, codes, 20), alone, strict=True):
-            np.testing.assert_array_equal(got, want)
-        monkeypatch.undo()
-
-
 def test_cosine_similarity(rng):
     a, b = rng.standard_normal((4, 9)), rng.standard_normal((3, 9)).astype(np.float16)
     expected = [[x @ y / np.linalg.norm(x) / np.linalg.norm(y) for y in b.astype(float)] for x in a]

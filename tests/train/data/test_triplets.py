@@ -21,18 +21,6 @@ from mirror_train.training.mirror import ViewTokenizer, mirror_trainer
 ALONE = Processes(torch.device("cpu"))
 
 
-def test_the_recipes_are_the_papers():
-    """Gao et al. 2021, section 6: BERT-base, without and with labels."""
-    for name, (batch, rate, epochs) in {
-        "simcse": (64, 3e-5, 1),
-        "simcse-nli": (512, 5e-5, 3),
-    }.items():
-        recipe = load_recipe(name)
-        assert (recipe.batch_size, recipe.learning_rate, recipe.epochs) == (batch, rate, epochs)
-        assert (recipe.temperature, recipe.span_length, recipe.loss) == (0.05, 0, "one_way")
-        assert (recipe.dropout, recipe.max_length, recipe.level) == (0.1, 32, "sentence")
-
-
 @pytest.fixture
 def equal_lengths(tiny_bert, words):
     """48 strings of one number of tokens, so that a batch goes through the model at once."""

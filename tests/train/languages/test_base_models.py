@@ -6,24 +6,8 @@ import pytest
 
 from command_errors import one_line_error
 from mirror_rt import ConfigError
-from mirror_train import has_word_list, load_languages, load_recipe
+from mirror_train import has_word_list, load_languages
 from mirror_train.training.fit import letters_by_script, script_warning
-
-# Mirror-BERT (EMNLP 2021), Table 15.
-PUBLISHED = {
-    "bert": ("bert-base-uncased", "en"),
-    "roberta": ("roberta-base", "en"),
-    "mbert": ("bert-base-multilingual-uncased", "fi he"),
-    "bert-turkish": ("dbmdz/bert-base-turkish-uncased", "tr"),
-    "bert-italian": ("dbmdz/bert-base-italian-uncased", "it"),
-    "camembert": ("camembert-base", "fr"),
-    "bert-spanish": ("dccuchile/bert-base-spanish-wwm-uncased", "es"),
-    "rubert": ("DeepPavlov/rubert-base-cased", "ru"),
-    "bert-chinese": ("bert-base-chinese", "zh"),
-    "arabert": ("aubmindlab/bert-base-arabertv02", "ar"),
-    "bert-polish": ("dkleczek/bert-base-polish-uncased-v1", "pl"),
-    "estbert": ("tartuNLP/EstBERT", "et"),
-}
 
 
 @pytest.fixture(scope="module")
@@ -46,22 +30,6 @@ def own(tmp_path):
 def _no_own_table(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("MIRROR_RT_RECIPES", raising=False)
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_the_papers_configurations_are_as_published(table, name):
-    model, languages = PUBLISHED[name]
-    base = table.bases[name]
-    assert base.model == model
-    assert base.source.startswith("Mirror-BERT, Table 15: ")
-    assert base.revision is None
-    for language in languages.split():
-        for level in ("word", "phrase", "sentence"):
-            row = table.recipe(language, level, base=name)
-            assert row.pooling == "auto"  # by base and level: see test_tune.py
-            assert row.recipe == load_recipe(level)
-            if language != "en":  # which has the default of every command
-                assert table.recipe(language, level) == row
 
 
 def test_all_that_wordfreq_has_words_for(table):

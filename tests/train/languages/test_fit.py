@@ -197,7 +197,6 @@ def test_a_base_that_does_not_know_the_strings(minilm, table, language, contains
 
 
 def test_strings_without_a_language(minilm, table):
-    pytest.importorskip("py3langid")
     assert base_warning(minilm, without_language("en"), MINILM, table, "word") is None
     found = base_warning(minilm, without_language("el"), MINILM, table, "word")
     assert "better is --model bert-greek" in found
@@ -206,7 +205,6 @@ def test_strings_without_a_language(minilm, table):
 
 
 def test_another_language_than_was_said(table):
-    pytest.importorskip("py3langid")
     words = word_list("fr", top=500).first
     found = string_warnings(TrainingData(words, words, None, "it.txt", "it"), table)
     assert len(found) == 1
@@ -224,5 +222,4 @@ def test_another_language_than_was_said(table):
     tiers(["bs", "ca", "da", "es", "hr", "id", "ms", "nb", "nl", "pt", "sk", "uk"], fast=["nb"]),
 )
 def test_word_lists_are_taken_for_what_they_are(table, language):
-    pytest.importorskip("py3langid")
     assert string_warnings(word_list(language, top=1000), table) == []

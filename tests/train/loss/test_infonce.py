@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional
 
 from mirror_train import infonce
+from rounding import HALF_UNIT, of_losses
 
 CPU = {"impl": "cpu"}
 HARD = {"hard_negatives": torch.ones(2, 4)}
@@ -33,26 +34,14 @@ def oracle(z1, z2, temperature, variant, group_ids=None):
     return torch.stack(losses).mean()
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("temperature", [0.2, 0.04, 0.01])
-def test_ntxent_is_cross_entropy_over_all_rows_but_self(shape, temperature):
-    z1, z2 = views(*shape)
-    n = len(z1)
-    rows = functional.normalize(torch.cat([z1, z2]), dim=1)
-    logits = (rows @ rows.T / temperature).fill_diagonal_(-math.inf)
-    target = torch.cat([torch.arange(n, 2 * n), torch.arange(n)])
-    expected = functional.cross_entropy(logits, target)
-    got = infonce(z1, z2, temperature=temperature)
-    assert got.dtype == torch.float64
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("variant", ["ntxent", "decoupled"])
 @pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
 def test_each_variant_against_its_formula(shape, variant):
     z1, z2 = views(*shape)
     got = infonce(z1, z2, temperature=0.1, variant=variant)
-    torch.testing.assert_close(got, oracle(z1, z2, 0.1, variant), rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(
+        got, oracle(z1, z2, 0.1, variant), rtol=0, atol=of_losses(shape[1], 0.1)
+    )
 
 
 @pytest.mark.parametrize("variant", ["ntxent", "decoupled"])
@@ -61,7 +50,7 @@ def test_group_ids_take_away_negatives(variant):
     groups = torch.tensor([0, 1, 0, 2, 1, 3])
     got = infonce(z1, z2, temperature=0.1, variant=variant, group_ids=groups)
     expected = oracle(z1, z2, 0.1, variant, groups)
-    torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(got, expected, rtol=0, atol=of_losses(8, 0.1))
     distinct = infonce(z1, z2, temperature=0.1, variant=variant, group_ids=torch.arange(6))
     assert distinct == infonce(z1, z2, temperature=0.1, variant=variant)
     assert got != distinct
@@ -82,7 +71,7 @@ def test_lower_precisions_are_computed_in_float32(dtype):
     got = infonce(z1, z2, temperature=0.05)
     assert got.dtype == torch.float32
     expected = oracle(z1.detach(), z2, 0.05, "ntxent")
-    torch.testing.assert_close(got.double(), expected, rtol=2e-6, atol=1e-6)
+    torch.testing.assert_close(got.double(), expected, rtol=0, atol=of_losses(64, 0.05, HALF_UNIT))
     got.backward()
     assert z1.grad.dtype == dtype
 
@@ -103,18 +92,10 @@ def test_one_pair_with_hard_negatives_and_one_group_with_them():
     for query, positive in ((rows[0], rows[1]), (rows[1], rows[0])):
         logits = torch.cat([query @ positive.T, query @ rows[2].T], 1) / 0.1
         losses.append(functional.cross_entropy(logits, torch.tensor([0])))
-    torch.testing.assert_close(got, torch.stack(losses).mean(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(got, torch.stack(losses).mean(), rtol=0, atol=of_losses(4, 0.1))
     z1, z2 = views(3, 4)
     one_group = torch.zeros(3, dtype=torch.int64)
     assert infonce(z1, z2, temperature=0.1, hard_negatives=hard, group_ids=one_group).isfinite()
-
-
-def test_one_way_is_cross_entropy_over_the_other_view():
-    z1, z2 = views(9, 12)
-    logits = functional.normalize(z1, dim=1) @ functional.normalize(z2, dim=1).T / 0.05
-    expected = functional.cross_entropy(logits, torch.arange(9))
-    got = infonce(z1, z2, temperature=0.05, variant="one_way")
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_auto_takes_the_kernel_of_the_device():

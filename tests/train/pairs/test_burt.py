@@ -16,6 +16,7 @@ from mirror_train.pairs.burt import _Batches
 from mirror_train.pairs.burt_data import NegativeSampling, turns
 from mirror_train.recipes.systems import CONCATENATIONS
 from mirror_train.training.movement import rate_factor
+from rounding import OTHER_TOOLS
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,9 @@ def test_from_pairs_to_a_bundle(tasks, configure, tmp_path, succeed):
     encoder = TorchEncoder.load(report.out)
     texts = tasks.nli.first[:10]
     expected = encoder.encode(texts)
-    np.testing.assert_allclose(Encoder.load(tmp_path / "bundle").encode(texts), expected, atol=1e-4)
+    np.testing.assert_allclose(
+        Encoder.load(tmp_path / "bundle").encode(texts), expected, atol=OTHER_TOOLS
+    )
     bundle, own = Predictor.load(tmp_path / "bundle"), Predictor(encoder, heads)
     for name in ("nli", "pi", "ptc"):
         items = tasks.of(name).items()

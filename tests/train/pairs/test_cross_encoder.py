@@ -19,6 +19,7 @@ from mirror_train.pairs import (
     tune_cross_encoder,
 )
 from mirror_train.pairs.cross_encoder import binary_cross_entropy
+from rounding import HALF_UNIT, LOGIT_ERROR, SCORE_ERROR, of_statistics
 from tiers import tiers
 
 PAIR_FAMILIES = ["bert", "roberta", "mpnet", "distilbert", "deberta-v2", "modernbert", "albert",
@@ -59,7 +60,7 @@ def test_the_loss_is_the_cross_entropy_of_soft_labels():
     s = 1 / (1 + np.exp(-x))
     expected = -(y * np.log(s) + (1 - y) * np.log(1 - s)).mean()
     found = binary_cross_entropy(torch.from_numpy(x)[:, None].float(), torch.from_numpy(y))
-    assert found.item() == pytest.approx(expected, rel=1e-6)
+    assert found.item() == pytest.approx(expected, rel=of_statistics(3, HALF_UNIT))
 
 
 @pytest.mark.parametrize("family", tiers(PAIR_FAMILIES, fast=("bert", "modernbert")))
@@ -68,10 +69,10 @@ def test_the_peers_load_the_folder_with_the_same_scores(family, tiny_model, file
     report = tune_cross_encoder(pairs, configure(model=tiny_model(family)))
     logits = TorchCrossEncoder.load(report.out).logits(FIRST, SECOND)
     assert logits.shape == (3, 1)
-    np.testing.assert_allclose(logits, reference(report.out, FIRST, SECOND), atol=1e-5)
+    np.testing.assert_allclose(logits, reference(report.out, FIRST, SECOND), atol=LOGIT_ERROR)
     peer = CrossEncoder(str(report.out), device="cpu")
     found = peer.predict(list(zip(FIRST, SECOND, strict=True)), show_progress_bar=False)
-    np.testing.assert_allclose(found, 1 / (1 + np.exp(-logits[:, 0])), atol=1e-5)
+    np.testing.assert_allclose(found, 1 / (1 + np.exp(-logits[:, 0])), atol=SCORE_ERROR)
 
 
 @pytest.mark.full
@@ -82,7 +83,7 @@ def test_its_bundle_has_the_same_scores(file, configure, words, tmp_path):
     with Reranker.load(tmp_path / "bundle") as reranker:
         found = reranker.predict(list(zip(FIRST, SECOND, strict=True)))
     expected = TorchCrossEncoder.load(out).scores(FIRST, SECOND)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found, expected, atol=SCORE_ERROR)
     assert (manifest.recipe["system"], manifest.data["rows"]) == ("cross-encoder", 24)
 
 
@@ -105,7 +106,7 @@ def test_classes_get_a_logit_each(file, configure, words):
     logits = TorchCrossEncoder.load(report.out).logits(FIRST, SECOND)
     peer = CrossEncoder(str(report.out), device="cpu")
     found = peer.predict(list(zip(FIRST, SECOND, strict=True)), show_progress_bar=False)
-    np.testing.assert_allclose(found, logits, atol=1e-5)
+    np.testing.assert_allclose(found, logits, atol=LOGIT_ERROR)
     assert peer.config.id2label == {0: "x", 1: "y", 2: "z"}
     with pytest.raises(ConfigError, match="lowest or highest goes with scores"):
         tune_cross_encoder(pairs, configure("other", lowest=0.0))

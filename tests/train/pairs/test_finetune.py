@@ -11,6 +11,7 @@ from mirror_rt.heads.task_heads import Heads
 from mirror_train import TorchEncoder
 from mirror_train.pairs import FinetuneConfig, FinetuneRecipe, TaskFiles, finetune
 from mirror_train.pairs.task_layers import RegressionLayer
+from rounding import HALF_UNIT, of_statistics
 
 GOOD, BAD = ["good", "best", "love"], ["bad", "lost", "death"]
 
@@ -54,8 +55,12 @@ def test_the_regression_is_that_of_tai():
         expected += divergence(y, p, 1) / len(scores)
         values.append(np.arange(1, 6) @ p)
     z = torch.from_numpy(np.concatenate([u, v]))
-    assert layer.loss(z, torch.from_numpy(scores)).item() == pytest.approx(expected, rel=1e-5)
-    np.testing.assert_allclose(layer.to_head()(u, v).scores, values, rtol=1e-5)
+    assert layer.loss(z, torch.from_numpy(scores)).item() == pytest.approx(
+        expected, rel=of_statistics(len(h), HALF_UNIT)
+    )
+    np.testing.assert_allclose(
+        layer.to_head()(u, v).scores, values, rtol=of_statistics(len(h), HALF_UNIT)
+    )
 
 
 def test_a_frozen_encoder_stays_as_it_is(file, configure, tiny_bert):

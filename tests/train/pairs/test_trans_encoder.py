@@ -26,6 +26,7 @@ from mirror_train.pairs import trans_encoder as module
 from mirror_train.pairs.trans_encoder import cosine_error
 from mirror_train.training.checkpoint import Interrupted
 from mirror_train.training.loop import Trainer
+from rounding import RUN_ERROR, SCORE_ERROR, of_statistics
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_the_loss_is_the_squared_error_of_cosines():
     found = (u * v).sum(1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
     z = torch.from_numpy(np.concatenate([u, v]))
     loss = cosine_error(z, torch.from_numpy(y)).item()
-    assert loss == pytest.approx(((found - y) ** 2).mean(), rel=1e-9)
+    assert loss == pytest.approx(((found - y) ** 2).mean(), rel=of_statistics(u.size))
 
 
 def test_each_model_labels_for_the_other(pairs, configure, monkeypatch, tiny_bert):
@@ -80,11 +81,11 @@ def test_each_model_labels_for_the_other(pairs, configure, monkeypatch, tiny_ber
     (by_encoder, given), (by_cross_encoder, _) = seen
     encoder = TorchEncoder.load(tiny_bert, pooling="mean")
     expected = cosines(encoder, pairs.first, pairs.second)
-    np.testing.assert_allclose(by_encoder, expected.clip(0, 1), atol=1e-6)
+    np.testing.assert_allclose(by_encoder, expected.clip(0, 1), atol=RUN_ERROR)
     assert given[1].recipe.both_orders
     cross_encoder = TorchCrossEncoder.load(report.cross_encoder.out)
     scores = cross_encoder.scores(pairs.first, pairs.second)
-    np.testing.assert_allclose(by_cross_encoder, scores, atol=1e-6)
+    np.testing.assert_allclose(by_cross_encoder, scores, atol=SCORE_ERROR)
     for one in report:
         assert one.manifest.recipe["system"] == "trans-encoder"
         assert (one.manifest.data["rows"], one.manifest.training["steps"]) == (30, 4)

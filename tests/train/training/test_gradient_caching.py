@@ -81,7 +81,7 @@ def test_cached_equals_uncached_with_dropout(tiny_bert, phrases, precision, devi
     assert len(setting.chunks) > 5
     loss, expected = setting.backward(cached=False)
     cached_loss, gradient = setting.backward(cached=True)
-    assert cached_loss == pytest.approx(loss, rel=1e-6)
+    assert cached_loss == loss
     assert expected.norm() > 0
     assert (gradient - expected).norm() <= 1e-5 * expected.norm()
     other = Setting(tiny_bert, phrases, precision=precision, device=device)
