@@ -53,17 +53,18 @@ class Outcome(NamedTuple):
     why: str = ""
 
 
-def theirs_of(load):
+def theirs_of(family, load):
     """Return a model of sentence-transformers; None for a folder that it does not load.
 
     Its limit may be above the positions of the model, which then fails on long texts, or does not
-    where tokens of no position are among them.
+    where tokens of no position are among them. Those of DeBERTa are relative, and without end.
     """
     try:
         theirs = load()
     except Exception:  # noqa: BLE001 - any: what its libraries raise has no common class
         return None
-    theirs.max_seq_length = min(theirs.max_seq_length or POSITIONS, POSITIONS)
+    limit = theirs.max_seq_length or POSITIONS
+    theirs.max_seq_length = limit if family == "deberta-v2" else min(limit, POSITIONS)
     return theirs
 
 
@@ -134,7 +135,7 @@ def compare_encoder(seed, tiny_model, tmp_path):
     rng, folder = random.Random(seed), tmp_path / "model"
     family, drawn = draw_encoder(tiny_model, folder, rng)
     logger.warning("seed %d: %s %s", seed, family, json.dumps(drawn))
-    theirs = theirs_of(lambda: SentenceTransformer(str(folder), device="cpu"))
+    theirs = theirs_of(family, lambda: SentenceTransformer(str(folder), device="cpu"))
     if theirs is None:
         return [Outcome(family, "", "not loaded by its authors")]
     texts = draw_texts(rng, theirs.max_seq_length)
@@ -171,7 +172,7 @@ def compare_cross_encoder(seed, source, tiny_model, tmp_path):
     rng, folder = random.Random(seed), tmp_path / "model"
     family, drawn = draw_cross_encoder(source, tiny_model, folder, rng)
     logger.warning("seed %d: %s %s", seed, family, json.dumps(drawn))
-    theirs = theirs_of(lambda: CrossEncoder(str(folder), device="cpu"))
+    theirs = theirs_of(family, lambda: CrossEncoder(str(folder), device="cpu"))
     if theirs is None:
         return [Outcome(family, "", "not loaded by its authors")]
     pairs = list(itertools.pairwise(draw_texts(rng, min(theirs.max_seq_length, 64))))
