@@ -16,6 +16,7 @@ import time
 from itertools import cycle, islice
 from pathlib import Path
 
+from mirror_rt.bulk.plan import find_bundle
 from mirror_rt.bulk.reading import iter_records, record_windows
 from mirror_rt.bulk.workers import EncoderSpec, encode_windows
 from mirror_rt.cpus import available_cpus
@@ -33,7 +34,7 @@ def run(arguments, stream, processes, threads):
     import multiprocessing
 
     load = LoadOptions(variant=arguments.variant, threads=threads)
-    spec = EncoderSpec(arguments.bundle, load, EncodeOptions())
+    spec = EncoderSpec.of(find_bundle(arguments.bundle, load), load, EncodeOptions())
     count = (1 + arguments.windows) * processes
     began = texts = 0
     results = encode_windows(
@@ -55,7 +56,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("bundle", type=Path)
+    parser.add_argument("bundle")
     parser.add_argument("texts")
     parser.add_argument("--variant")
     parser.add_argument("--rounds", type=int, default=5)

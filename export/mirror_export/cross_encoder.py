@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, cast, get_args
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from mirror_rt.bundle.classifier import NAMES, score_activation
-from mirror_rt.bundle.families import Classifier, family_of
-from mirror_rt.bundle.manifest import PoolingMode
-from mirror_rt.bundle.score_layers import LayerActivation, ScoreLayer, ScoreLayers
+from mirror_rt.bundle.classifier import Head, head_of
+from mirror_rt.bundle.families import family_of
 from mirror_rt.errors import ModelError
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
-from mirror_rt.reranking.score_head import ScoreHead, pack_layers
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.tokens.pairs import Pair
 from mirror_train.model.declared_modules import as_model_error
@@ -24,39 +20,22 @@ from mirror_train.model.pretrained import Pretrained
 _APART = (1, 7, 31)
 
 
-def pooling_of(pretrained: Pretrained) -> PoolingMode:
-    """Return the pooling that the head of a classifier reads."""
-    return cast(PoolingMode, _setting(pretrained, _classifier(pretrained).pooling, ("cls", "mean")))
-
-
-def score_head(pretrained: Pretrained) -> ScoreHead:
+def read_head(pretrained: Pretrained) -> Head:
     """Return the head of a loaded classifier.
 
     Raises:
         ModelError: the head of the family is not known, or an activation has no implementation.
     """
-    model, names = pretrained.classifier, _classifier(pretrained)
+    model, described = pretrained.classifier, pretrained.description
     assert model is not None
-    known = get_args(LayerActivation)
-    activation = _setting(pretrained, names.activation, (*known, *NAMES))
-    dense, out = model.get_submodule(names.dense), model.get_submodule(names.out)
-    norm = model.get_submodule(names.norm) if names.norm else None
-    arrays, described = [], []
-    for linear, kind, behind in ((dense, activation, norm), (out, "identity", None)):
-        layer = [linear.weight, _bias(linear)]
-        if behind is not None:
-            layer += [behind.weight, _bias(behind)]
-        epsilon = None if behind is None else float(behind.eps)
-        made = ScoreLayer(linear.in_features, linear.out_features, NAMES.get(kind, kind), epsilon)  # type: ignore[arg-type]  # checked above
-        described.append(made)
-        arrays.append([array.detach().cpu().numpy() for array in layer])
-    labels = [str(name) for _, name in sorted(model.config.id2label.items())]
+    family = family_of(model)
+    prefix = f"{family.tensors.prefix}." if family.tensors else ""
+    state = {name.removeprefix(prefix): weight for name, weight in model.state_dict().items()}
     with as_model_error():
-        makes_scores = score_activation(pretrained.description, len(labels))
-    layers = ScoreLayers(described, labels, makes_scores)
-    if problem := layers.problem(pretrained.dimension):
+        head = head_of(described, family, state.keys(), lambda name: state[name].numpy())
+    if problem := head.described.problem(pretrained.dimension):
         raise ModelError(f"{pretrained.folder}: the head does not fit its encoder: {problem}")
-    return ScoreHead(layers, pack_layers(arrays))
+    return head
 
 
 def parity_pairs(texts: list[str]) -> list[Pair]:
@@ -79,32 +58,3 @@ class TorchScores(PooledModel):
         given = {name: torch.from_numpy(getattr(batch, name)) for name in self._names}
         with torch.inference_mode():
             return np.asarray(self._model(**given).logits.float().numpy())
-
-
-def _classifier(pretrained: Pretrained) -> Classifier:
-    model = pretrained.classifier
-    found = None if model is None else family_of(model).classifier
-    if model is None or found is None:
-        kind = type(pretrained.model).__name__ if model is None else type(model).__name__
-        raise ModelError(
-            f"{pretrained.folder}: the head of a {kind} is not known; --pooling cls or mean "
-            "exports its encoder without it"
-        )
-    return found
-
-
-def _setting(pretrained: Pretrained, name: str, known: tuple[str, ...]) -> str:
-    """Return a value of a head: the name itself, or that of the field of config.json."""
-    value = name if name in known else getattr(pretrained.model.config, name, None)
-    if value not in known:
-        raise ModelError(
-            f"{pretrained.model_folder / 'config.json'}: {name} is {value!r}, which has no "
-            f"implementation here; there are {', '.join(known)}"
-        )
-    return str(value)
-
-
-def _bias(module: Any) -> Tensor:
-    """Return the bias of a layer, or zeros."""
-    found: Tensor | None = module.bias
-    return torch.zeros(module.weight.shape[0]) if found is None else found

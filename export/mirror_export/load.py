@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirror_export.config import KINDS, ExportConfig
-from mirror_export.cross_encoder import pooling_of, score_head
+from mirror_export.cross_encoder import read_head
 from mirror_rt import Manifest
 from mirror_rt.bundle.json_document import made_now
+from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.io.atomic import check_free
-from mirror_rt.reranking.score_head import ScoreHead
+from mirror_rt.reranking.score_head import ScoreHead, pack_layers
 from mirror_train.model.declared_modules import as_model_error, declared_head
 from mirror_train.model.license import describe_base
 from mirror_train.model.pooling_head import Head
@@ -88,8 +89,9 @@ def load(described: Described) -> Loaded:
     """Load a model, and choose what its bundle will be."""
     config = described.config
     pretrained = described.source.load(classifier=config.pooling == "auto")
-    head = _head(pretrained, config)
-    scores = None if pretrained.classifier is None else score_head(pretrained)
+    own = None if pretrained.classifier is None else read_head(pretrained)
+    scores = None if own is None else ScoreHead(own.described, pack_layers(own.weights))
+    head = _head(pretrained, config, None if own is None else own.pooling)
     if (manifest := pretrained.description.manifest) is not None:
         manifest.verify(pretrained.folder)  # or its provenance would not be that of the weights
     else:
@@ -108,15 +110,15 @@ def load(described: Described) -> Loaded:
     return Loaded(config, pretrained, head, manifest, scores)
 
 
-def _head(pretrained: Pretrained, config: ExportConfig) -> Head:
+def _head(pretrained: Pretrained, config: ExportConfig, read: PoolingMode | None) -> Head:
     """Return the head to export: what the folder declares, or the requested pooling alone.
 
-    Of a cross-encoder it is the pooling that its own head reads.
+    Of a cross-encoder it is the pooling that its own head reads; None of an encoder.
     """
-    if pretrained.classifier is not None:
+    if read is not None:
         if config.truncate_dim is not None or config.parity_pairs is not None:
             raise ConfigError("truncate_dim and parity_pairs are for encoders, not cross-encoders")
-        return Head([pooling_of(pretrained)], normalize=False)
+        return Head([read], normalize=False)
     asked = None if config.pooling == "auto" else Head([config.pooling])
     head = asked or declared_head(pretrained.description)
     if head is None:

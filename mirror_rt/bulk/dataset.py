@@ -107,8 +107,9 @@ def merge_manifest(config: DatasetConfig) -> dict[str, Any]:
     """
     output = Folder.at(config.output)
     blocks, plan = find_blocks(config.input, outside=output), read_plan(output)
+    found = find_bundle(config.model, config.load).folder
     asked = {
-        "bundle": digest_of(find_bundle(config.model, config.load), verified=config.load.verify),
+        "bundle": digest_of(found, verified=config.load.verify),
         "text_field": config.text_field,
     }
     refuse_other_plan(output, plan, plan | asked)

@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Any, cast
 
 from mirror_rt.bulk.options import DatasetConfig, texts_named_in
-from mirror_rt.bulk.plan import dataset_plan, find_bundle, refuse_other_plan
+from mirror_rt.bulk.plan import dataset_plan, refuse_other_plan
 from mirror_rt.bulk.reading import Block, read_block
 from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.encoding.encoder import Encoder
@@ -62,7 +62,7 @@ class PartWriter:
             DataError: it would make other vectors here, because the bundle, mirror_rt, the engine
                 or the provider is another one.
         """
-        folder = find_bundle(config.model, config.load)
+        folder = config.load.find(config.model)
 
         def load() -> Encoder:
             if digest_of_plan(plan := dataset_plan(config)) != job:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mirror_rt.bulk.options import BulkConfig, DatasetConfig
+from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.identity import digest_of
 from mirror_rt.bundle.pack_index import refuse_pack
 from mirror_rt.errors import DataError, ProviderError
@@ -24,30 +25,31 @@ from mirror_rt.pipeline.options import EncodeOptions
 _WINDOW_CHARACTERS, _SMALL_MODEL = 2_000_000, 90 << 20
 
 
-def find_bundle(model: str, load: LoadOptions) -> Path:
-    """Return the folder of a bundle, not of a pack, that has the variant of these options."""
+def find_bundle(model: str, load: LoadOptions) -> ModelDescription:
+    """Describe a bundle, not a pack, that has the variant of these options."""
     folder = load.find(model)
     refuse_pack(folder)
-    load.describe(folder).bundle.variant(load.stored_variant)
-    return folder
+    described = load.describe(folder)
+    described.bundle.variant(load.stored_variant)
+    return described
 
 
-def window_characters(folder: Path, load: LoadOptions) -> int:
+def window_characters(described: ModelDescription, load: LoadOptions) -> int:
     """Return the most characters of a window, whose work a kill loses.
 
     A model of up to 90 MiB takes two processors half a minute for two million characters; a larger
     one has proportionally fewer, for less than a minute. The clock would be the obvious measure,
     but a resumed job needs the windows of the one that was killed, for they make the batches.
     """
-    variant = load.describe(folder).bundle.variant(load.stored_variant)
-    graph = folder / (variant.weights or variant.file)
+    variant = described.bundle.variant(load.stored_variant)
+    graph = described.folder / (variant.weights or variant.file)
     # A graph may keep its weights in files beside it.
     size = sum(file.stat().st_size for file in graph.parent.glob(f"{graph.stem}.*"))
     return _WINDOW_CHARACTERS * _SMALL_MODEL // max(size, _SMALL_MODEL)
 
 
 def _vector_plan(
-    folder: Path, digest: str, load: LoadOptions, options: EncodeOptions
+    described: ModelDescription, digest: str, load: LoadOptions, options: EncodeOptions
 ) -> dict[str, Any]:
     """Return everything that determines the vector of a text: a JSON value for each name.
 
@@ -55,7 +57,7 @@ def _vector_plan(
     """
     values, ranges = asdict(options), options.ranges
     del values["errors"]
-    load, providers = _engine(folder, load)
+    load, providers = _engine(described, load)
     return {
         **model_identity(digest, load, providers),
         **values,
@@ -65,10 +67,10 @@ def _vector_plan(
 
 def dataset_plan(config: DatasetConfig) -> dict[str, Any]:
     """Return everything that determines the part of a given block, on this machine."""
-    folder = find_bundle(config.model, config.load)
-    digest = digest_of(folder, verified=config.load.verify)
+    described = find_bundle(config.model, config.load)
+    digest = digest_of(described.folder, verified=config.load.verify)
     return {
-        **_vector_plan(folder, digest, config.load, config.options),
+        **_vector_plan(described, digest, config.load, config.options),
         "input": config.input if "://" in config.input else str(Path(config.input).absolute()),
         "text_field": config.text_field,
         "columns": None if config.columns is None else list(config.columns),
@@ -77,13 +79,13 @@ def dataset_plan(config: DatasetConfig) -> dict[str, Any]:
     }
 
 
-def file_plan(config: BulkConfig, folder: Path, digest: str) -> dict[str, Any]:
-    """Return everything that determines the bytes of the output, with the bundle in `folder`.
+def file_plan(config: BulkConfig, described: ModelDescription, digest: str) -> dict[str, Any]:
+    """Return everything that determines the bytes of the output, with the bundle `described`.
 
     `digest` is that of the bundle (see `digest_of`).
     """
     return {
-        **_vector_plan(folder, digest, config.load, config.options),
+        **_vector_plan(described, digest, config.load, config.options),
         "input": sha256(Path(config.input)),
         "text_field": config.text_field,
         "id_field": config.id_field,
@@ -102,14 +104,14 @@ def refuse_other_plan(folder: object, before: dict[str, Any], plan: dict[str, An
             )
 
 
-def _engine(folder: Path, load: LoadOptions) -> tuple[LoadOptions, list[str]]:
+def _engine(described: ModelDescription, load: LoadOptions) -> tuple[LoadOptions, list[str]]:
     """Return the options as they are on this machine, and the providers that they lead to."""
     load = resolve_openvino(load)
     if load.providers in (NATIVE, OPENVINO):
         return load, [str(load.providers)]
-    manifest = load.describe(folder).bundle
+    exact = replace(load, allow_fallback=False)
     try:
-        return load, providers_here(folder, manifest, replace(load, allow_fallback=False))
+        return load, providers_here(described.folder, described.bundle, exact)
     except ProviderError:
         if not load.allow_fallback:
             raise

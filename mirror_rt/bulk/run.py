@@ -10,10 +10,11 @@ from pathlib import Path
 
 from mirror_rt.bulk.job import JobFolder, open_job
 from mirror_rt.bulk.options import BulkConfig, texts_named_in
-from mirror_rt.bulk.plan import file_plan, find_bundle, window_characters
+from mirror_rt.bulk.plan import file_plan, find_bundle
 from mirror_rt.bulk.progress import JobReport, Progress, told_how_to_resume
 from mirror_rt.bulk.reading import count_records, iter_records, record_windows
 from mirror_rt.bulk.workers import EncoderSpec, encode_windows
+from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.io.vectors import invalid_rows, open_sink, output_files
 from mirror_rt.pipeline.options import FLOATS
@@ -58,8 +59,11 @@ def encode_file(config: BulkConfig) -> BulkReport:
         options.errors == "zero" and options.precision in FLOATS
     ):  # zeros take the place of NaN at the end
         options = replace(options, errors="nan")
-    spec = EncoderSpec.of(find_bundle(config.model, config.load), config.load, options)
-    return _encode_resumable(config, spec) if config.is_resumable else _encode_once(config, spec)
+    described = find_bundle(config.model, config.load)
+    spec = EncoderSpec.of(described, config.load, options)
+    if not config.is_resumable:
+        return _encode_once(config, spec)
+    return _encode_resumable(config, spec, described)
 
 
 def _encode_once(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
@@ -95,12 +99,14 @@ def _check_texts(config: BulkConfig, counts: RowCounts) -> None:
         )
 
 
-def _encode_resumable(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
+def _encode_resumable(
+    config: BulkConfig, spec: EncoderSpec, described: ModelDescription
+) -> BulkReport:
     path = Path(config.input)
     before = path.stat()
     with open_job(
         Path(config.output),
-        file_plan(config, spec.folder, spec.digest),
+        file_plan(config, described, spec.digest),
         with_ids=config.id_field is not None,
         resume=config.resume,
         overwrite=config.overwrite,
@@ -146,7 +152,7 @@ def _encoded(
     """Yield the windows of the input, but for the first `skip`, with their vectors."""
     strict = config.options.errors == "raise"
     rows = iter_records(config.input, config.text_field, config.id_field, strict=strict)
-    stream = record_windows(rows, config.window, window_characters(spec.folder, spec.load))
+    stream = record_windows(rows, config.window, spec.characters)
     encode = partial(encode_windows, spec, processes=config.processes, report_counter=progress.use)
     with texts_named_in(config.input):
         yield from with_results(islice(stream, skip, None), encode)

@@ -17,7 +17,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
+from mirror_rt.bulk.plan import window_characters
 from mirror_rt.bulk.progress import RunCounter
+from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.identity import digest_of
 from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.child_process import end_with_parent
@@ -37,18 +39,23 @@ _EncodeWindows = Callable[[Iterable[TextWindow]], Iterator[EncodedTexts]]
 class EncoderSpec:
     """Say how a process loads the bundle in `folder` (with threads of its own), and encodes.
 
-    Each process that loads it finds the files whose digest is `digest`, or raises a DataError.
+    Each process that loads it finds the files whose digest is `digest`, or raises a DataError. A
+    window of texts for it has at most so many `characters`.
     """
 
     folder: Path
     load: LoadOptions
     options: EncodeOptions
     digest: str
+    characters: int
 
     @classmethod
-    def of(cls, folder: Path, load: LoadOptions, options: EncodeOptions) -> EncoderSpec:
-        """Say it for the bundle that is in `folder` now."""
-        return cls(folder, load, options, digest_of(folder, verified=load.verify))
+    def of(
+        cls, described: ModelDescription, load: LoadOptions, options: EncodeOptions
+    ) -> EncoderSpec:
+        """Say it for a bundle as it is now."""
+        digest = digest_of(described.folder, verified=load.verify)
+        return cls(described.folder, load, options, digest, window_characters(described, load))
 
     def open(self, counter: RunCounter) -> _EncodeWindows:
         """Load the encoder, whose texts and tokens are counted; return what encodes with it."""

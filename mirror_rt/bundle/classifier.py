@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple, cast, get_args
 
@@ -17,11 +17,11 @@ from mirror_rt.bundle.checkpoint_files import (
     with_history,
 )
 from mirror_rt.bundle.description import ModelDescription
+from mirror_rt.bundle.families import Family, Tensors
 from mirror_rt.bundle.manifest import Manifest, PoolingMode
 from mirror_rt.bundle.plain_manifest import derived_manifest, tokens_of, width
 from mirror_rt.bundle.score_layers import LayerActivation, ScoreActivation, ScoreLayer, ScoreLayers
 from mirror_rt.errors import BundleError
-from mirror_rt.io.tensors import MappedTensors
 
 Floats = npt.NDArray[np.float32]
 # transformers' names of activations, where they are not ours.
@@ -32,7 +32,7 @@ NAMES: dict[str, LayerActivation] = {
     "swish": "silu",
 }
 # The values of fields where config.json does not say them.
-_USUAL = {"classifier_pooling": "cls", "classifier_activation": "gelu"}
+_USUAL = {"classifier_pooling": "cls", "classifier_activation": "gelu", "pooler_hidden_act": "gelu"}
 
 
 class Head(NamedTuple):
@@ -50,29 +50,57 @@ class Head(NamedTuple):
 
 
 def read_head(described: ModelDescription) -> Head:
-    """Read the head of a cross-encoder.
+    """Read the head of a cross-encoder from its weights in safetensors; errors as `head_of`."""
+    family, stored = checkpoint_family(described), open_weights(described)
+    return head_of(described, family, stored.names, stored.floats)
+
+
+def head_of(
+    described: ModelDescription,
+    family: Family,
+    stored: Collection[str],
+    floats: Callable[[str], Floats],
+) -> Head:
+    """Make the head of a cross-encoder of its weights.
+
+    Args:
+        described: what its folder declares.
+        family: the row of its family.
+        stored: the names of all tensors, those of its encoder without the prefix of the family.
+        floats: reads the tensor of a name.
 
     Raises:
         BundleError: its tensors are not there, or do not fit one another.
     """
-    family, stored = checkpoint_family(described), open_weights(described)
-    names, row = family.classifier, family.tensors
-    if names is None or row is None:
-        raise BundleError(f"{described.folder}: the head of its family is not known")
+    names, row, path = family.classifier, family.tensors or Tensors(""), described.transformer
+    if names is None:
+        raise BundleError(
+            f"{path}: the head of its family is not known; --pooling cls or mean exports its "
+            "encoder without it"
+        )
+
+    def vector(name: str, size: int, *, optional: bool = not row.biased) -> Floats:
+        if optional and name not in stored:
+            return np.zeros(size, np.float32)
+        if (found := floats(name)).shape != (size,):
+            raise BundleError(f"{path}: {name} has the shape {found.shape}, expected [{size}]")
+        return found
+
     kind = _setting(described, names.activation, (*get_args(LayerActivation), *NAMES))
     layers, weights = [], []
     for name, activation, norm in ((names.dense, kind, names.norm), (names.out, "identity", "")):
         own = name.removeprefix(f"{row.prefix}.")
-        if len(shape := stored.shape(f"{own}.weight")) != 2:
-            raise BundleError(f"{stored.path}: {own}.weight has the shape {list(shape)}")
-        bias = _vector(stored, f"{own}.bias", shape[0], optional=not row.biased)
-        arrays = [stored.floats(f"{own}.weight"), bias]
+        matrix = floats(f"{own}.weight")
+        if matrix.ndim != 2:
+            raise BundleError(f"{path}: {own}.weight has the shape {matrix.shape}")
+        size = len(matrix)
+        arrays = [matrix, vector(f"{own}.bias", size)]
         epsilon = float(described.config.get(*row.epsilon)) if norm else None
         if norm:
-            arrays.append(_vector(stored, f"{norm}.weight", shape[0], optional=False))
-            arrays.append(_vector(stored, f"{norm}.bias", shape[0], optional=not row.biased))
+            arrays.append(vector(f"{norm}.weight", size, optional=False))
+            arrays.append(vector(f"{norm}.bias", size))
         made = NAMES.get(activation, cast(LayerActivation, activation))
-        layers.append(ScoreLayer(shape[1], shape[0], made, epsilon))
+        layers.append(ScoreLayer(matrix.shape[1], size, made, epsilon))
         weights.append(arrays)
     labels = _labels(described.config, layers[-1].outputs)
     head = ScoreLayers(layers, labels, score_activation(described, len(labels)))
@@ -137,15 +165,6 @@ def _setting(described: ModelDescription, name: str, known: Sequence[str]) -> st
             f"implementation here; there are {', '.join(known)}"
         )
     return str(value)
-
-
-def _vector(stored: MappedTensors, name: str, size: int, *, optional: bool) -> Floats:
-    """Return a bias, or the weight of a norm; zeros for an optional one that is not there."""
-    if optional and name not in stored.names:
-        return np.zeros(size, np.float32)
-    if (shape := stored.shape(name)) != (size,):
-        raise BundleError(f"{stored.path}: {name} has the shape {list(shape)}, expected [{size}]")
-    return stored.floats(name)
 
 
 def _labels(config: Mapping[str, Any], outputs: int) -> list[str]:

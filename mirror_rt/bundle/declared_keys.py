@@ -118,7 +118,6 @@ LEDGER: dict[str, dict[str, Key]] = {
         **_used("the class of the tokenizer", "tokenizer_class"),
         **_used("whether the vectors of a static encoder have unit length", "normalize"),
         **_used("the code of a model, which is run on request alone; a graph has it", "auto_map"),
-        **_used("code of the model, of which there is none here", "auto_map"),
         **_used("the sizes of weights in safetensors", "num_hidden_layers", "n_layers",
                 "num_attention_heads", "n_heads", "num_hidden_groups", "inner_group_num",
                 "layer_norm_eps", "norm_eps", "hidden_act", "activation", "hidden_activation"),
@@ -138,7 +137,11 @@ LEDGER: dict[str, dict[str, Key]] = {
     },
     "tokenizer_config.json": {
         **_used("most tokens of a text, where no module says it", "model_max_length", "max_len"),
-        **_used("the class that says which other keys count", "tokenizer_class"),
+        **_used("the class that says which other keys count; those that change ids are refused of "
+                "a class that is not known, where tokenizer.json says otherwise",
+                "tokenizer_class"),
+        **_used("special tokens around a text: refused if they are not those of tokenizer.json",
+                "add_bos_token", "add_eos_token"),
         **_used("how texts are normalised and cut into words", "do_lower_case", "strip_accents",
                 "tokenize_chinese_chars", "add_prefix_space", "keep_accents", "split_by_punct"),
         **_used("the side on which long texts are cut", "truncation_side"),

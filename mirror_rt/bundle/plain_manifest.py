@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Literal
 
 from mirror_rt.bundle.declarations import MODULES, whole
@@ -35,9 +34,9 @@ def describe_plain(
     folder = described.folder
     if described.tokenizer.content is None:
         raise BundleError(f"{folder} has ONNX files, but no {Layout.tokenizer} beside them")
-    own = _own_vector(folder, next(iter(variants.values())))
-    if own is not None and described.modules:
-        own = None  # modules.json says what becomes of the vectors of tokens
+    sizes = read_header(folder / next(iter(variants.values())).file).outputs.get(TEXT_OUTPUT)
+    # modules.json says what becomes of the vectors of tokens
+    own = None if described.modules or sizes is None or len(sizes) != 2 else sizes[1]
     return of_declared(described, variants, pooling, "ONNX files", own=own)
 
 
@@ -95,12 +94,6 @@ def derived_manifest(described: ModelDescription, **values: Any) -> Manifest:
         return Manifest.of_values(rest | values)
 
 
-def _own_vector(folder: Path, variant: Variant) -> int | None:
-    """Return the length of the text vectors that a graph gives itself; None if it gives none."""
-    sizes = read_header(folder / variant.file).outputs.get(TEXT_OUTPUT)
-    return None if sizes is None or len(sizes) != 2 else sizes[1]
-
-
 def _chosen(
     described: ModelDescription, pooling: PoolingChoice, own: bool
 ) -> tuple[PoolingMode, ...]:
@@ -146,10 +139,15 @@ def _max_length(described: ModelDescription) -> int:
 
 
 def _pad_id(described: ModelDescription) -> int:
-    declared = whole(described.config.get("pad_token_id"))
-    padding = _tokenizer(described).get("padding")
+    content = described.tokenizer.content
+    try:
+        values = {} if content is None else json.loads(content)
+    except (ValueError, RecursionError) as error:
+        path = described.transformer / Layout.tokenizer
+        raise BundleError(f"{path} is not valid JSON: {error}") from error
+    padding = values.get("padding") if isinstance(values, dict) else None
     given = padding.get("pad_id") if isinstance(padding, dict) else None
-    found = (whole(given), declared)
+    found = (whole(given), whole(described.config.get("pad_token_id")))
     return _known(described, "the token to pad with", found, "pad_token_id")
 
 
@@ -161,14 +159,3 @@ def _known(described: ModelDescription, what: str, found: Any, *names: str) -> i
     raise BundleError(
         f"{described.folder} does not declare {what} (config.json: {' or '.join(names)})"
     )
-
-
-def _tokenizer(described: ModelDescription) -> dict[str, Any]:
-    """Parse tokenizer.json; empty where there is none."""
-    content = described.tokenizer.content
-    try:
-        values = {} if content is None else json.loads(content)
-    except (ValueError, RecursionError) as error:
-        path = described.transformer / Layout.tokenizer
-        raise BundleError(f"{path} is not valid JSON: {error}") from error
-    return values if isinstance(values, dict) else {}

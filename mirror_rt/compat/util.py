@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import wraps
+from inspect import signature
 from operator import itemgetter
 from typing import Any, Protocol, cast
 
@@ -208,28 +209,18 @@ def paraphrase_mining(
     sentences: list[str],
     show_progress_bar: bool = False,
     batch_size: int = 32,
-    query_chunk_size: int = 5000,
-    corpus_chunk_size: int = 100_000,
-    max_pairs: int = 500_000,
-    top_k: int = 100,
-    score_function: Compare = cos_sim,
+    *mining: Any,
     **options: Any,
 ) -> list[list[float | int]]:
-    """Encode sentences, with further options of `encode`, and find the pairs most alike.
+    """Encode sentences, and find the pairs most alike: see `paraphrase_mining_embeddings`.
 
-    Returns:
-        At most `max_pairs` of `[score, i, j]` with i < j, best first; of each sentence its `top_k`
-        nearest.
+    Its parameters follow `batch_size`, or are given by their names; further options are those of
+    `encode`.
     """
+    names = signature(paraphrase_mining_embeddings).parameters
+    chosen = {name: options.pop(name) for name in names if name in options}
     options |= {"show_progress_bar": show_progress_bar, "batch_size": batch_size}
-    return paraphrase_mining_embeddings(
-        model.encode(sentences, **options),
-        query_chunk_size,
-        corpus_chunk_size,
-        max_pairs,
-        top_k,
-        score_function,
-    )
+    return paraphrase_mining_embeddings(model.encode(sentences, **options), *mining, **chosen)
 
 
 def paraphrase_mining_embeddings(
@@ -240,7 +231,12 @@ def paraphrase_mining_embeddings(
     top_k: int = 100,
     score_function: Compare = cos_sim,
 ) -> list[list[float | int]]:
-    """Find the pairs of rows of [n, D] that are most alike; see `paraphrase_mining`."""
+    """Find the pairs of rows of [n, D] that are most alike.
+
+    Returns:
+        At most `max_pairs` of `[score, i, j]` with i < j, best first; of each row its `top_k`
+        nearest.
+    """
     pairs: dict[tuple[int, int], float] = {}
     row = 0
     for best in _best(embeddings, embeddings, query_chunk_size, top_k + 1, score_function):

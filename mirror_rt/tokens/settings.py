@@ -7,7 +7,8 @@ tokenizer and how it normalises texts and cuts them into words, where the class 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -31,6 +32,17 @@ _OF_FAMILY = {
     "deberta-v2": "DebertaV2Tokenizer",
 }  # fmt: skip
 
+# The families whose tokenizer is as its file is, whatever class is named; and the classes that are.
+_FAMILIES_OF_FILES = frozenset({"modernbert", "nystromformer", "xlm-roberta-xl"})
+_AS_FILES = ("PreTrainedTokenizer", "TokenizersBackend")
+# The settings that change ids, and the names that tokenizer.json has for them.
+_DECIDING = {
+    "do_lower_case": "lowercase", "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars", "add_prefix_space": "add_prefix_space",
+    "keep_accents": "keep_accents", "split_by_punct": "split_by_punct",
+}  # fmt: skip
+_STEPS = {"Lowercase": "lowercase", "StripAccents": "strip_accents"}
+_ENDS = ("add_bos_token", "add_eos_token")
 # The classes whose tokenizers are known by their vocabulary, and their special tokens.
 _OF_VOCABULARY = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 _SPECIAL = (("unk", "[UNK]"), ("sep", "[SEP]"), ("pad", "[PAD]"), ("cls", "[CLS]"),
@@ -63,7 +75,10 @@ class TokenizerSettings:
     ) -> TokenizerSettings:
         """Return the settings by config.json and tokenizer_config.json."""
         name = values.get("tokenizer_class") or config.get("tokenizer_class")
-        name = str(name or _OF_FAMILY.get(str(config.get("model_type")), "")).removesuffix("Fast")
+        family = str(config.get("model_type"))
+        name = str(name or _OF_FAMILY.get(family, "")).removesuffix("Fast")
+        if family in _FAMILIES_OF_FILES:
+            name = _AS_FILES[0]
         side = values.get("truncation_side")
         return cls(name, values, lowercase, None if side is None else side == "left")
 
@@ -100,23 +115,53 @@ class TokenizerSettings:
         tokenizer.add_special_tokens([AddedToken(**token) for token in special.values()])
         return tokenizer
 
-    def apply(self, tokenizer: Tokenizer) -> None:
-        """Change a tokenizer as transformers and sentence-transformers do."""
+    def apply(self, tokenizer: Tokenizer, folder: Path) -> None:
+        """Change a tokenizer as transformers and sentence-transformers do.
+
+        Raises:
+            BundleError: tokenizer_config.json of the folder has settings that cannot be followed.
+        """
+        place = folder / "tokenizer_config.json"
         if made := _CLASSES.get(self.name):
             made(tokenizer, self.values)
-        self._add_listed(tokenizer)
+        elif self.name not in _AS_FILES:
+            self._refuse_unknown(tokenizer, place)
+        self._refuse_ends(tokenizer, place)
+        self._add_listed(tokenizer, place)
         if self.lowercase:
             lowercase_first(tokenizer)
 
-    def _add_listed(self, tokenizer: Tokenizer) -> None:
+    def _refuse_unknown(self, tokenizer: Tokenizer, place: Path) -> None:
+        """Refuse settings of a class that is not known, unless the tokenizer's file says them."""
+        steps = [tokenizer.normalizer, tokenizer.pre_tokenizer]
+        said = [one for step in steps if step is not None
+                for one in _flags(json.loads(cast(Any, step).__getstate__()))]  # fmt: skip
+        for key, name in _DECIDING.items():
+            value = self.values.get(key)
+            found = [flag for known, flag in said if known == name] or [False]
+            if value is not None and any(flag is not value for flag in found):
+                raise BundleError(
+                    f"{place} declares {key} {value!r}, and what it means to a "
+                    f"{self.name or 'tokenizer of this family'} is not known here"
+                )
+
+    def _refuse_ends(self, tokenizer: Tokenizer, place: Path) -> None:
+        """Refuse settings that put other special tokens around a text than the file does."""
+        given = [key for key in _ENDS if key in self.values]  # None has the effect of False
+        added = [key for key in given if self.values[key]]
+        if added or (given and tokenizer.num_special_tokens_to_add(is_pair=False)):
+            raise BundleError(
+                f"{place} declares {given[0]}, in place of the special tokens of tokenizer.json, "
+                "which alone are known here"
+            )
+
+    def _add_listed(self, tokenizer: Tokenizer, place: Path) -> None:
         """Add the tokens that added_tokens_decoder lists and the tokenizer's file has otherwise."""
         from tokenizers import AddedToken
 
         listed = self.values.get("added_tokens_decoder") or {}
         if not isinstance(listed, Mapping) or not all(id.isdecimal() for id in listed):
-            raise BundleError(
-                "added_tokens_decoder of tokenizer_config.json must map ids to tokens"
-            )
+            raise BundleError(f"{place}: added_tokens_decoder must map ids to tokens")
         named = {
             _token(value)["content"]
             for name, value in self.values.items()
@@ -165,6 +210,19 @@ def lowercase_first(tokenizer: Tokenizer) -> None:
     steps = _steps(tokenizer)
     if not any(isinstance(step, Lowercase) for step in steps):
         tokenizer.normalizer = Sequence([Lowercase(), *steps])
+
+
+def _flags(state: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of the steps of a tokenizer by their names, however deep they are."""
+    for one in state if isinstance(state, list) else ():
+        yield from _flags(one)
+    for name, value in state.items() if isinstance(state, dict) else ():
+        if name == "type" and value in _STEPS:
+            yield _STEPS[value], True
+        if name == "prepend_scheme":
+            yield "add_prefix_space", value == "always"
+        yield name, value
+        yield from _flags(value)
 
 
 def _bert(tokenizer: Tokenizer, values: Mapping[str, Any]) -> None:

@@ -46,7 +46,7 @@ def read_tokenizer(
     if left is None:
         left = (tokenizer.truncation or {}).get("direction") == "left"
     if settings is not None:
-        settings.apply(tokenizer)
+        settings.apply(tokenizer, path.parent)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     with library_errors("the tokenizer failed"):

@@ -27,7 +27,7 @@ from mirror_rt import (
 )
 from mirror_rt.bulk import BulkConfig, encode_file
 from mirror_rt.bulk.job import JobFolder
-from mirror_rt.bulk.plan import window_characters
+from mirror_rt.bulk.plan import find_bundle, window_characters
 from mirror_rt.bulk.reading import count_records
 from mirror_rt.bulk.workers import _interrupts_held
 from mirror_rt.inference.bundle_model import BundleModel
@@ -300,12 +300,13 @@ def test_windows_of_large_models_have_fewer_characters(bundle, tmp_path):
     """So that work is saved as often as with small ones."""
     folder = tmp_path / "large"
     shutil.copytree(bundle, folder)
-    small = window_characters(folder, LoadOptions())
+    described = find_bundle(str(folder), LoadOptions())
+    small = window_characters(described, LoadOptions())
     assert small == 2_000_000
     graph = next(folder.rglob("model.onnx"))
     with (graph.parent / "model.onnx_data").open("wb") as weights:
         weights.truncate(900 << 20)  # a file of nothing takes no place
-    assert window_characters(folder, LoadOptions()) == pytest.approx(small / 10, rel=0.01)
+    assert window_characters(described, LoadOptions()) == pytest.approx(small / 10, rel=0.01)
 
 
 def test_ctrl_c(command, bundle, tmp_path):

@@ -112,8 +112,47 @@ def test_added_tokens_of_the_settings_alone_are_added(published, family):
         with Encoder.load(folder, pooling="mean") as ours:
             assert ours.tokenize(texts) == expected
     path.write_text(json.dumps(written | {"added_tokens_decoder": {"one": token}}))
-    with pytest.raises(BundleError, match="added_tokens_decoder of tokenizer_config"):
+    with pytest.raises(BundleError, match=r"tokenizer_config\.json: added_tokens_decoder"):
         Encoder.load(folder, pooling="mean")
+
+
+UNKNOWN = [
+    ({"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}, None),
+    ({"add_prefix_space": False, "keep_accents": False}, None),
+    ({"do_lower_case": False}, "do_lower_case False"),
+    ({"do_lower_case": True, "tokenize_chinese_chars": False}, "tokenize_chinese_chars False"),
+    ({"split_by_punct": True}, "split_by_punct True"),
+    ({"add_prefix_space": True}, "add_prefix_space True"),
+]
+
+
+@pytest.mark.parametrize(("settings", "refused"), UNKNOWN)
+def test_settings_of_an_unknown_class_are_those_of_the_file_or_refused(
+    published, settings, refused
+):
+    folder = published(modules=False)
+    change(folder / "tokenizer_config.json", tokenizer_class="UnheardOfTokenizer", **settings)
+    if refused is None:
+        expected = AutoTokenizer.from_pretrained(folder)(TEXTS)["input_ids"]
+        assert Encoder.load(folder, pooling="mean").tokenize(TEXTS) == expected
+        return
+    named = rf"tokenizer_config\.json declares {refused}, .* UnheardOfTokenizer is not known here"
+    with pytest.raises(BundleError, match=named):
+        Encoder.load(folder, pooling="mean")
+
+
+@pytest.mark.parametrize("name", ["add_bos_token", "add_eos_token"])
+def test_special_tokens_that_take_the_place_of_those_of_the_file_are_refused(published, name):
+    folder = published(modules=False)
+    for value in (True, False):
+        change(folder / "tokenizer_config.json", **{name: value})
+        with pytest.raises(BundleError, match=rf"tokenizer_config\.json declares {name}, in place"):
+            Encoder.load(folder, pooling="mean")
+    template = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}]}
+    template |= {"pair": [*template["single"], {"Sequence": {"id": "B", "type_id": 1}}]}
+    change(folder / "tokenizer.json", post_processor=template | {"special_tokens": {}})
+    expected = AutoTokenizer.from_pretrained(folder)(TEXTS)["input_ids"]
+    assert Encoder.load(folder, pooling="mean").tokenize(TEXTS) == expected
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

@@ -12,8 +12,11 @@ import pytest
 
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import Encoder, Reranker, compat
+from mirror_rt.bulk import plan
 from mirror_rt.bundle.declared_keys import LEDGER
 from mirror_rt.diagnostics.doctor import examine
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.pipeline.options import EncodeOptions
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pretrained import load_pretrained
 
@@ -82,6 +85,13 @@ def show(folder, cli):
     assert cli("info", folder).code == 0
 
 
+def plan_a_job(folder, cli):
+    load = LoadOptions()
+    described = plan.find_bundle(str(folder), load)
+    plan._vector_plan(described, "digest", load, EncodeOptions())
+    plan.window_characters(described, load)
+
+
 READERS = {
     "load_pretrained": ("published", lambda folder, cli: declared_head(
         load_pretrained(folder).description)),
@@ -97,6 +107,7 @@ READERS = {
     "info of ONNX files": ("onnx_files", show),
     "info of pairs": ("reranker", show),
     "doctor": ("bundle", lambda folder, cli: examine(folder)),
+    "a job": ("bundle", plan_a_job),
     "doctor of ONNX files": ("onnx_files", lambda folder, cli: examine(folder)),
 }  # fmt: skip
 

@@ -1,7 +1,12 @@
 """Folders drawn at random, beside sentence-transformers: the same vectors, or a named refusal.
 
 MIRROR_RT_FUZZ sets the number of folders of each kind in the full tier, MIRROR_RT_FUZZ_FIRST the
-first seed.
+first seed. The counts of a run are kept in build/fuzz, which two processes can fill at once:
+
+    export MIRROR_RT_FUZZ=1250 OMP_NUM_THREADS=1
+    for first in 10000 20000; do
+        MIRROR_RT_FUZZ_FIRST=$first pytest tests/export/test_folders_fuzz.py -q -k encoders &
+    done; wait
 """
 
 import itertools
@@ -9,8 +14,11 @@ import json
 import logging
 import os
 import random
+import re
 import shutil
+import sys
 from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -19,7 +27,10 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 
 from drawn_folders import draw_cross_encoder, draw_encoder, draw_texts
 from mirror_export import ExportConfig, export_bundle
+from mirror_export.graph import torch_export
 from mirror_rt import Encoder, MirrorError, Reranker, compat
+from paths import ROOT
+from shared_traces import SharedTraces
 from tiers import tiers
 from tiny_models import make_model
 
@@ -30,19 +41,30 @@ FIRST = int(os.environ.get("MIRROR_RT_FUZZ_FIRST", "100"))
 FEW, POSITIONS = range(3), 128  # of every tiny model
 PARITY = ["a river", "the old town by the long river", "word " * 40]
 JSON_FILES = ("*.json", "*/config.json")
+WHOLE = 50  # of so many drawn folders, one is traced as an export does it, and not with others
 
 
-def theirs_of(load):
+class Outcome(NamedTuple):
+    """What came of a drawn folder in one way of loading it."""
+
+    family: str
+    way: str
+    how: str = "equal"
+    why: str = ""
+
+
+def theirs_of(family, load):
     """Return a model of sentence-transformers; None for a folder that it does not load.
 
     Its limit may be above the positions of the model, which then fails on long texts, or does not
-    where tokens of no position are among them.
+    where tokens of no position are among them. Those of DeBERTa are relative, and without end.
     """
     try:
         theirs = load()
     except Exception:  # noqa: BLE001 - any: what its libraries raise has no common class
         return None
-    theirs.max_seq_length = min(theirs.max_seq_length or POSITIONS, POSITIONS)
+    limit = theirs.max_seq_length or POSITIONS
+    theirs.max_seq_length = limit if family == "deberta-v2" else min(limit, POSITIONS)
     return theirs
 
 
@@ -54,15 +76,19 @@ def check_same(found, expected):
     assert (np.abs(found - expected) <= most).all(), np.abs(found - expected).max()
 
 
-def outcome(run, folder):
-    """Run a comparison; return `equal`, or `refused` for an error that names a file."""
+def outcome(run, folder, family, way):
+    """Run a comparison; its outcome is `equal`, or `refused` for an error that names a file."""
     refusal = None
     try:
         run()
     except MirrorError as error:
         refusal = str(error)
-    assert refusal is None or str(folder.parent) in refusal, refusal
-    return "equal" if refusal is None else "refused"
+    if refusal is None:
+        return Outcome(family, way)
+    assert str(folder.parent) in refusal, refusal
+    why = re.sub(r"\.bundle\.\w+\.unfinished", "bundle", refusal.replace(str(folder.parent), ""))
+    why = re.sub(r"\d+", "N", why).partition(". Or ")[0]
+    return Outcome(family, way, "refused", why)
 
 
 # The outputs of a graph that publishers name, and those of a bundle that they hold.
@@ -100,18 +126,18 @@ def as_onnx_files(folder, bundle, out, rng):
         out / "onnx/model.onnx",
         save_as_external_data=rng.random() < 0.3,
         location="weights.bin",
-        size_threshold=0,
+        size_threshold=1024,
     )
 
 
 def compare_encoder(seed, tiny_model, tmp_path):
-    """Compare one encoder, exported and as ONNX files; return its family and both outcomes."""
+    """Compare one encoder: exported, as ONNX files, and by its weights; return the outcomes."""
     rng, folder = random.Random(seed), tmp_path / "model"
     family, drawn = draw_encoder(tiny_model, folder, rng)
     logger.warning("seed %d: %s %s", seed, family, json.dumps(drawn))
-    theirs = theirs_of(lambda: SentenceTransformer(str(folder), device="cpu"))
+    theirs = theirs_of(family, lambda: SentenceTransformer(str(folder), device="cpu"))
     if theirs is None:
-        return family, "not loaded by its authors", ""
+        return [Outcome(family, "", "not loaded by its authors")]
     texts = draw_texts(rng, theirs.max_seq_length)
     expected = np.stack([theirs.encode([text])[0] for text in texts])
     if theirs.truncate_dim and drawn["entries"][-1]["type"].endswith("Normalize"):
@@ -131,27 +157,39 @@ def compare_encoder(seed, tiny_model, tmp_path):
         with Encoder.load(files) as encoder:
             check_same(encoder.encode(texts), expected)
 
-    first = outcome(exported, folder)
-    return family, first, outcome(plain, files) if first == "equal" else ""
+    def direct():
+        with Encoder.load(folder) as encoder:
+            check_same(encoder.encode(texts), expected)
+
+    found = [outcome(exported, folder, family, "exported")]
+    if found[0].how == "equal":
+        found.append(outcome(plain, files, family, "ONNX files"))
+    return [*found, outcome(direct, folder, family, "safetensors")]
 
 
 def compare_cross_encoder(seed, source, tiny_model, tmp_path):
-    """Compare one cross-encoder; return its family and the outcome."""
+    """Compare one cross-encoder, exported and by its weights; return the outcomes."""
     rng, folder = random.Random(seed), tmp_path / "model"
     family, drawn = draw_cross_encoder(source, tiny_model, folder, rng)
     logger.warning("seed %d: %s %s", seed, family, json.dumps(drawn))
-    theirs = theirs_of(lambda: CrossEncoder(str(folder), device="cpu"))
+    theirs = theirs_of(family, lambda: CrossEncoder(str(folder), device="cpu"))
     if theirs is None:
-        return family, "not loaded by its authors"
+        return [Outcome(family, "", "not loaded by its authors")]
     pairs = list(itertools.pairwise(draw_texts(rng, min(theirs.max_seq_length, 64))))
-    expected = [theirs.predict([pair])[0] for pair in pairs]
+    expected = np.array([theirs.predict([pair])[0] for pair in pairs])
+
+    def scored(path):
+        with Reranker.load(path) as reranker:
+            check_same(reranker.predict(pairs), expected)
 
     def exported():
         export_bundle(ExportConfig(str(folder), tmp_path / "bundle", parity_texts=PARITY))
-        with Reranker.load(tmp_path / "bundle") as reranker:
-            check_same(reranker.predict(pairs), np.array(expected))
+        scored(tmp_path / "bundle")
 
-    return family, outcome(exported, folder)
+    return [
+        outcome(exported, folder, family, "exported"),
+        outcome(lambda: scored(folder), folder, family, "safetensors"),
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -179,29 +217,59 @@ def test_a_cross_encoder(seed, ranker, tiny_model, tmp_path):
     compare_cross_encoder(seed, ranker, tiny_model, tmp_path)
 
 
-def run_many(compare, tmp_path):
+def counted(outcomes):
+    """Return how often there is each outcome: of all, by family, and by the reason of refusals."""
+    refused = [one for one in outcomes if one.why]
+    counts = {
+        "outcomes": Counter(f"{one.way}: {one.how}" for one in outcomes),
+        "by family": Counter(f"{one.family}, {one.way}: {one.how}" for one in outcomes),
+        "refused": Counter(f"{one.way}: {one.why}" for one in refused),
+    }
+    return {name: dict(sorted(found.items())) for name, found in counts.items()}
+
+
+def run_many(kind, compare, tmp_path, capsys):
     """Compare the folders of many seeds; fail at the end, with the seeds that differ.
 
-    The counts are by family and outcomes.
+    The counts are kept in a file, anew after each folder.
     """
-    found, failed = Counter(), {}
+    found, failed, trace = [], {}, torch_export._trace
+    shared = SharedTraces(trace)
+    reports = ROOT / "build/fuzz" if os.access(ROOT, os.W_OK) else tmp_path
+    reports.mkdir(parents=True, exist_ok=True)
+    report = reports / f"{kind}-{FIRST}.json"
     for seed in range(FIRST, FIRST + FOLDERS):
         folder = fresh(tmp_path, seed)
-        try:
-            found[compare(seed, folder)] += 1
-        except Exception as error:  # noqa: BLE001 - any: a crash is a difference as well
-            failed[seed] = f"{type(error).__name__}: {error}"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch_export, "_trace", shared if seed % WHOLE else trace)
+            try:
+                found += compare(seed, folder)
+            except Exception as error:  # noqa: BLE001 - any: a crash is a difference as well
+                failed[seed] = f"{type(error).__name__}: {error}"
         shutil.rmtree(folder)
-    logger.warning("outcomes of %d folders: %s", FOLDERS, sorted(found.items()))
+        values = {"folders": seed + 1 - FIRST, "first": FIRST, **counted(found), "failed": failed}
+        report.write_text(json.dumps(values, indent=1, ensure_ascii=False))
+    with capsys.disabled():
+        sys.stdout.write(f"\n{kind}: {report.read_text()}\n")
     assert not failed
-    assert sum(n for (_, how, *_), n in found.items() if how == "equal") > FOLDERS // 2
+    assert sum(one.how == "equal" and one.way == "exported" for one in found) > FOLDERS // 2
 
 
 @pytest.mark.full
-def test_encoders(tiny_model, tmp_path):
-    run_many(lambda seed, folder: compare_encoder(seed, tiny_model, folder), tmp_path)
+def test_encoders(tiny_model, tmp_path, capsys):
+    run_many(
+        "encoders",
+        lambda seed, folder: compare_encoder(seed, tiny_model, folder),
+        tmp_path,
+        capsys,
+    )
 
 
 @pytest.mark.full
-def test_cross_encoders(ranker, tiny_model, tmp_path):
-    run_many(lambda seed, folder: compare_cross_encoder(seed, ranker, tiny_model, folder), tmp_path)
+def test_cross_encoders(ranker, tiny_model, tmp_path, capsys):
+    run_many(
+        "cross-encoders",
+        lambda seed, folder: compare_cross_encoder(seed, ranker, tiny_model, folder),
+        tmp_path,
+        capsys,
+    )

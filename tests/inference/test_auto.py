@@ -203,13 +203,17 @@ def test_onnxruntime_is_not_imported(bundle, command_in_child):
     assert out.strip() == "(32,) False"
 
 
+def vector_plan(folder, options):
+    return plan._vector_plan(options.describe(folder), "digest", options, EncodeOptions())
+
+
 def test_the_plan_of_a_job_names_the_engine(bundle, tiny_bundle, no_onnxruntime):
     """A job that another engine began is another job."""
-    of_job = plan._vector_plan(bundle, "digest", LoadOptions(), EncodeOptions())
+    of_job = vector_plan(bundle, LoadOptions())
     assert of_job["providers"] == [NATIVE]
     assert "onnxruntime" not in of_job
     with pytest.raises(MissingDependencyError):
-        plan._vector_plan(tiny_bundle("deberta-v2"), "digest", LoadOptions(), EncodeOptions())
+        vector_plan(tiny_bundle("deberta-v2"), LoadOptions())
 
 
 def test_the_plan_of_a_job_for_onnxruntime(bundle, tiny_bundle):
@@ -218,6 +222,6 @@ def test_the_plan_of_a_job_for_onnxruntime(bundle, tiny_bundle):
         (bundle, LoadOptions(spinning="always")),
         (tiny_bundle("deberta-v2"), LoadOptions()),
     ):
-        of_job = plan._vector_plan(folder, "digest", options, EncodeOptions())
+        of_job = vector_plan(folder, options)
         assert of_job["providers"] == [CPU]
         assert of_job["onnxruntime"]

@@ -164,7 +164,12 @@ def _characters() -> dict[str, list[str]]:
 def _draw_tokenizer(folder: Path, family: str, rng: random.Random) -> dict[str, Any]:
     """Change the settings of a tokenizer at random; return those that were drawn."""
     choices: dict[str, tuple[Any, ...]] = {
-        "tokenizer_class": (CLASSES[family], CLASSES[family], "PreTrainedTokenizerFast"),
+        "tokenizer_class": (
+            *[CLASSES[family]] * 4,
+            "PreTrainedTokenizerFast",
+            "PreTrainedTokenizerFast",
+            "UnheardOfTokenizer",
+        ),
         "model_max_length": _LIMITS,
         "truncation_side": ("left", "right"),
         "do_lower_case": (True, False),
@@ -174,6 +179,8 @@ def _draw_tokenizer(folder: Path, family: str, rng: random.Random) -> dict[str, 
         "keep_accents": (True, False),
     }
     drawn = {key: rng.choice(values) for key, values in choices.items() if rng.random() < 0.5}
+    if rng.random() < 0.05:
+        drawn[rng.choice(("add_bos_token", "add_eos_token"))] = rng.choice((True, False))
     path = folder / "tokenizer_config.json"
     _write(path, json.loads(path.read_text()) | drawn)
     if rng.random() < 0.3:

@@ -10,11 +10,9 @@ import torch
 from transformers import AutoModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from mirror_rt.bundle.declared_keys import read_object
+from mirror_rt.bundle.checkpoint_files import shards_of
 from mirror_rt.bundle.description import ModelDescription
-from mirror_rt.bundle.json_document import naming
 from mirror_rt.errors import ModelError, Setting
-from mirror_rt.schema import InnerPath, build
 from mirror_train.compute.pickles import refuse_compressed
 from mirror_train.model.declared_modules import unsupported
 from mirror_train.model.model_folder import SAFE_WEIGHTS
@@ -85,18 +83,16 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _check_weight_files(folder: Path) -> None:
-    present = [name for name in _WEIGHT_FILES if (folder / name).is_file()]
-    if not present:
+    present = next((name for name in _WEIGHT_FILES if (folder / name).is_file()), None)
+    if present is None:
         raise ModelError(f"{folder} has no weights: expected one of {', '.join(_WEIGHT_FILES)}")
-    if present[0].endswith(".json"):
-        with naming(folder / present[0]):  # no file outside the folder
-            shards = read_object(folder / present[0]).get("weight_map")
-            build(dict[str, InnerPath], shards, "weight_map")
-    if present[0] in _PICKLED_WEIGHTS:
+    if present.endswith(".json"):
+        shards_of(folder / present)  # no file outside the folder
+    if present in _PICKLED_WEIGHTS:
         logger.warning(
             "%s holds pickled weights: only tensors are read from it, nothing in it is run; "
             "prefer model.safetensors",
-            folder / present[0],
+            folder / present,
         )
         for path in folder.glob("*.bin"):
             try:
