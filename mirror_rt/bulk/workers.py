@@ -40,7 +40,7 @@ class EncoderSpec:
     """Say how a process loads the bundle in `folder` (with threads of its own), and encodes.
 
     Each process that loads it finds the files whose digest is `digest`, or raises a DataError. A
-    window of texts for it has at most so many `characters`.
+    window of texts for it has at most `characters` characters.
     """
 
     folder: Path

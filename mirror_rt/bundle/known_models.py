@@ -42,7 +42,7 @@ class ReadyModel:
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A row of the table: an encoder or a cross-encoder, by the facts of its model card.
+    """A row of the table: an encoder or a cross-encoder, as its authors describe it.
 
     Attributes:
         name: short name of a ready model, or name on a model hub.

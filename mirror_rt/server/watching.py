@@ -37,7 +37,7 @@ class Watcher:
         self._asked.put(False)
 
     def look(self, *, asked: bool = False) -> None:
-        """Do what is to be done where something has changed."""
+        """Act on what has changed, or on being `asked`; a subclass says how."""
         raise NotImplementedError
 
     def _run(self) -> None:

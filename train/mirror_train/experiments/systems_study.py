@@ -76,7 +76,7 @@ _SUPERVISED = {"sentiment": "accuracy", "paraphrase": "accuracy", "similarity": 
 def fitted(
     recipe: Any, *, max_steps: int | None, learning_rate: float | None, max_length: int
 ) -> Any:
-    """Return the recipe with at most so many steps, and texts cut to what the base model can take.
+    """Return the recipe with `max_steps` steps at most, and texts cut to the model's limit.
 
     A learning rate is that of everything that moves the encoder, so not that of a flow, which
     learns vectors, however large the encoder is.

@@ -1,4 +1,4 @@
-"""What a training system is, as data: help, studies, model cards and tests read it."""
+"""Describe a training system as data, which help, studies, model cards and tests read."""
 
 from __future__ import annotations
 
