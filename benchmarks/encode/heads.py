@@ -22,7 +22,7 @@ from mirror_rt.heads.predictor import Predictor, score_predictions
 from mirror_rt.heads.task_heads import Heads, TaskHead
 from mirror_rt.io.tables import markdown_table
 from mirror_train import TorchEncoder
-from mirror_train.pairs import load_multitask_data
+from mirror_train.systems import load_multitask_data
 
 
 def torch_scores(head: TaskHead, u: np.ndarray, v: np.ndarray | None) -> np.ndarray:

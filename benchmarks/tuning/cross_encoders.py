@@ -1,4 +1,4 @@
-"""Measure cross-encoders that `mirror-rt tune --objective` has trained, on pairs it has not seen.
+"""Measure cross-encoders that `mirror-rt train` has made, on pairs that they have not seen.
 
     python benchmarks/tuning/cross_encoders.py data DATA --out SETS
     python benchmarks/tuning/cross_encoders.py evaluate DATA MODEL [MODEL ...]
@@ -27,8 +27,8 @@ from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.evaluation.statistics import RankCorrelation
 from mirror_rt.io.atomic import new_folder
 from mirror_train.data.labelled_readers import read_similarity
+from mirror_train.data.pair_data import read_unlabelled_pairs
 from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.pairs.pair_data import read_unlabelled_pairs
 
 SAMPLES = 2000
 

@@ -16,23 +16,17 @@ from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.bundle.markdown import facts, flat, number
 from mirror_rt.io.atomic import new_file
 from mirror_rt.io.tables import markdown_cell, markdown_table
+from mirror_rt.plugins import load_plugins
 
 _TAGS = ["feature-extraction", "onnx", "onnxruntime", "sentence-embeddings"]
 _TAGS_OF_PAIRS = ["cross-encoder", "onnx", "reranker"]
 _PAPER = "[Mirror-BERT](https://aclanthology.org/2021.emnlp-main.109/)"
-# Descriptions by the `system` of a recipe, see `_system`.
-_SYSTEMS = {
+# Of recipes that name no system, see `_system`; others are in the tables of installed packages.
+_UNNAMED = {
     "mirror-bert": _PAPER,
     "simcse": "[SimCSE](https://aclanthology.org/2021.emnlp-main.552/)",
-    "flow": "[BERT-flow](https://aclanthology.org/2020.emnlp-main.733/)",
-    "cf": f"BERT-CF: {_PAPER}, then a normalising flow",
-    "burt": "BURT (Li and Zhao 2020)",
-    "finetune": "a decoding layer on labelled texts",
-    "multitask": "the multi-task fine-tuning of BERT-CF",
-    "cross-encoder": "a cross-encoder's loss",
-    "trans-encoder": "[Trans-Encoder](https://openreview.net/forum?id=AmUhwTOHgm)",
 }
-_LABELLED = frozenset({"burt", "cross-encoder", "finetune", "multitask"})
+_ENTRY_POINTS = "mirror_rt.systems"
 _PARITY = {
     "mean_cosine": "mean cosine",
     "min_cosine": "lowest cosine",
@@ -150,10 +144,12 @@ def _introduction(manifest: Manifest) -> str:
     tuned = "as exported, not tuned"
     if system := _system(manifest):
         of = f" of the language `{manifest.language}`" if manifest.language else ""
-        by = _SYSTEMS.get(system, system)
+        tables = load_plugins(_ENTRY_POINTS)
+        named = next((table[system] for table in tables if system in table), None)
+        by = _UNNAMED.get(system, system) if named is None else named.paper
         noun = f"{manifest.level or 'string'}s"
         tuned = f"tuned on {strings} {noun}{of}, without labels, by {by}"
-        if system in _LABELLED:
+        if named is not None and named.labelled:
             tuned = f"tuned on {strings} labelled rows{of} by {by}"
         elif (manifest.data or {}).get("supervised_pairs"):
             tuned = f"tuned on {strings} pairs{of} by {by}"

@@ -27,7 +27,8 @@ class Command:
         name: the word, or the two words, by which the command is called.
         group: the group of commands that it is listed with, one of `GROUPS`.
         help: one line that says what it does.
-        module: module with the command's `Invocation`, a class of the name of its last word.
+        module: module with the command's `Invocation`: `module:class`, or a class of the name of
+            the command's last word.
         needs: packages without which the command cannot run, each with the extra that installs it.
     """
 
@@ -59,7 +60,8 @@ class Command:
         from mirror_rt.cli.parsing.invocation import add_command
 
         last = second or first
-        add_command(commands, last, getattr(import_module(self.module), last.title()))
+        module, _, name = self.module.partition(":")
+        add_command(commands, last, getattr(import_module(module), name or last.title()))
 
 
 def command_of(package: str, name: str, group: str, help: str, *needs: tuple[str, str]) -> Command:

@@ -120,7 +120,7 @@ def _overview(commands: Mapping[str, Command]) -> str:
         )
     end = (
         _WAY
-        if "tune" in commands or len(commands) < 5
+        if "tune" in commands or "train mirror" in commands or len(commands) < 5
         else f"Not everything is listed: {INCOMPLETE}."
     )
     return "\n".join([*lines, "", *textwrap.wrap(end, indent)])

@@ -35,7 +35,7 @@ _WINDOW = 1024  # number of rows that are encoded together
 class Predict(Invocation):
     r"""Apply a task head of a bundle to texts or pairs of texts.
 
-    See 'mirror-rt finetune' for heads. Writes a JSON line a row: its label and
+    See 'mirror-rt train finetune' for heads. Writes a JSON line a row: its label and
     what it comes from; with --label-field also how many are right, beside always saying the most
     frequent label.
 

@@ -185,7 +185,7 @@ class Heads:
         path = folder / Layout.heads
         if not cls.present(folder):
             raise BundleError(
-                f"{folder} has no task heads: mirror-rt finetune, train multitask and train burt "
+                f"{folder} has no task heads: mirror-rt train finetune, multitask and burt "
                 "tune some, and mirror-rt export keeps them"
             )
 

@@ -20,7 +20,7 @@ import torch
 
 from mirror_rt.adapters.ray_cluster import ClusterOptions, run_tasks
 from mirror_rt.errors import ConfigError, ProcessGroupError
-from mirror_train import LanguageJob, TorchEncoder, TuneConfig, load_recipe, tune_languages
+from mirror_train import LanguageJob, TorchEncoder, TrainConfig, load_recipe, tune_languages
 from mirror_train.languages.language_job import REPORT_FILE
 
 WORDS = [f"{a}{b}" for a in ("river", "town", "street", "house") for b in "abcdefghij"]
@@ -50,7 +50,7 @@ def jobs(base, words, out, *, epochs=3, **options):
     return [
         LanguageJob(
             path.stem,
-            TuneConfig(recipe=recipe, out=out / path.stem, model=str(base), precision="fp32",
+            TrainConfig(recipe=recipe, out=out / path.stem, model=str(base), precision="fp32",
                        show_progress_bar=False, **options),
             strings=path,
         )

@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import Manifest
 from mirror_rt.bundle.model_card import model_card
-from mirror_train import TuneConfig, load_recipe, load_training_data, tune
+from mirror_train import TrainConfig, load_recipe, load_training_data, tune
 from mirror_train.model.license import base_license
 from tiers import tiers
 
@@ -27,7 +27,7 @@ def tuned_bundle(tiny_bert, words_file, made_once):
         (base / "README.md").write_text(CARD)
         recipe = load_recipe("word").replace(batch_size=50, epochs=1)
         data = load_training_data(words_file, language="zh-Hans")
-        tune(data, TuneConfig(recipe=recipe, out=root / "tuned", model=str(base), pooling="mean"))
+        tune(data, TrainConfig(recipe=recipe, out=root / "tuned", model=str(base), pooling="mean"))
         export_bundle(ExportConfig(str(root / "tuned"), root / "bundle"))
 
     return made_once("tuned-of-a-card", write) / "bundle"

@@ -45,7 +45,8 @@ def test_run_time_never_loads_the_training_stack(bundle):
 
 MISSING = [
     ("torch", "train", "import mirror_train; mirror_train.tune"),
-    ("torch", "train", "from mirror_train.flow import tune_flow"),
+    ("torch", "train", "import mirror_train.systems as s\n"
+     "s.train('flow', None, s.TrainConfig(out='o', recipe=s.FlowRecipe()))"),
     ("onnxruntime", "cpu", "mirror_rt.Encoder.load({bundle!r}, providers='cpu')"),
     ("huggingface_hub", "hub", "mirror_rt.Encoder.load('owner/name')"),
     ("starlette", "serve", "from mirror_rt.server import create_app"),
@@ -57,7 +58,8 @@ MISSING = [
 ]  # fmt: skip
 MISSING_BESIDE_TORCH = [
     ("transformers", "train", "import mirror_train; mirror_train.TorchEncoder"),
-    ("transformers", "train", "from mirror_train.pairs import tune_burt"),
+    ("transformers", "train", "import mirror_train.systems as s\n"
+     "s.train('burt', None, s.TrainConfig(out='o', recipe=s.BurtRecipe()))"),
     ("onnxscript", "export", "import mirror_export; mirror_export.export_bundle"),
     ("onnxscript", "export", "from mirror_rt.plugins import load_plugin\n"
      "load_plugin('mirror_train.openers', 'bundle', purpose='a study')"),
@@ -116,14 +118,13 @@ def test_recipes_and_configurations_need_no_torch():
         WITHOUT_TORCH + "import mirror_train as m\n"
         "from mirror_export import ExportConfig\n"
         "from mirror_train.experiments import mirror_studies\n"
-        "from mirror_train.experiments.systems import table\n"
-        "from mirror_train.flow import CfRecipe, FlowConfig\n"
-        "from mirror_train.pairs import BurtConfig, MultitaskRecipe\n"
-        "m.load_languages(), m.load_recipe('word'), m.TuneConfig, m.load_training_data\n"
-        "print(len(mirror_studies.STUDIES), len(table.SYSTEMS), CfRecipe().mirror.level)\n"
+        "from mirror_train.experiments.systems_study import ENTRIES\n"
+        "from mirror_train.systems import SYSTEMS, CfRecipe\n"
+        "m.load_languages(), m.load_recipe('word'), m.TrainConfig, m.load_training_data\n"
+        "print(len(mirror_studies.STUDIES), len(SYSTEMS), len(ENTRIES), CfRecipe().mirror.level)\n"
         "print([name for name, module in sys.modules.items() if name == 'scipy' and module])"
     )
-    assert done.stdout.split() == ["18", "15", "sentence", "[]"], done.stderr
+    assert done.stdout.split() == ["18", "8", "15", "sentence", "[]"], done.stderr
 
 
 def test_all_commands_are_listed_in_one_list_with_the_extras_that_they_lack():

@@ -46,7 +46,7 @@ def test_no_arguments_say_what_to_do_first(cli):
         ("info", "info needs BUNDLE|PACK", "for example: mirror-rt info bundle"),
         ("info a --model b", "not allowed with", "for example: mirror-rt info bundle"),
         ("info a b", "cannot tell what 'b' is for", "for example: mirror-rt info bundle"),
-        ("train flwo", "needs one of flow, cf, burt, multitask", "did you mean flow?"),
+        ("train flwo", "needs one of burt, cf, cross-encoder, finetune", "did you mean flow?"),
         ("tune --out o --words en --epochs two", "--epochs must be an integer, got 'two'",
          "for example: mirror-rt tune"),
         ("tune --out o --data d --data-format pair",
@@ -140,7 +140,7 @@ def test_completion_prints_what_a_shell_needs(cli, shell):
     ("line", "expected"),
     [
         ("mirror-rt enc", {"encode"}),
-        ("mirror-rt train ", {"flow", "cf", "burt", "multitask"}),
+        ("mirror-rt train ", {"flow", "cross-encoder", "mirror", "finetune"}),
         ("mirror-rt encode b --trunc", {"--truncate-dim"}),
         ("mirror-rt train cf --views ", {"mirror", "simcse"}),
         ("mirror-rt encode b --precision ", {"float32", "ubinary"}),

@@ -15,7 +15,7 @@ from mirror_rt import (
     OutputExistsError,
     ParityError,
 )
-from mirror_train import TuneConfig, load_recipe, load_training_data, tune
+from mirror_train import TrainConfig, load_recipe, load_training_data, tune
 from mirror_train.model.pooling_head import Head
 from tiers import tiers
 
@@ -52,7 +52,7 @@ def test_the_bundle_tokenizer_has_no_cap(bundle):
 def test_the_manifest_carries_the_tuning(pooling, tiny_bert, words_file, tmp_path):
     recipe = load_recipe("word").replace(batch_size=50, epochs=1)
     tuned, out = tmp_path / "tuned", tmp_path / "bundle"
-    config = TuneConfig(recipe=recipe, out=tuned, model=str(tiny_bert), pooling=pooling)
+    config = TrainConfig(recipe=recipe, out=tuned, model=str(tiny_bert), pooling=pooling)
     tune(load_training_data(words_file, language="en"), config)
     export_bundle(ExportConfig(str(tuned), out))
     manifest, before = Manifest.read(out), Manifest.read(tuned, "mirror_rt encoder")
@@ -139,7 +139,7 @@ def test_a_tuned_folder_that_was_changed_is_refused(tiny_bert, words_file, tmp_p
     recipe = load_recipe("word").replace(batch_size=50, epochs=1)
     tuned = tune(
         load_training_data(words_file),
-        TuneConfig(recipe=recipe, out=tmp_path / "t", model=str(tiny_bert)),
+        TrainConfig(recipe=recipe, out=tmp_path / "t", model=str(tiny_bert)),
     )
     path = tuned.out / "model.safetensors"
     content = bytearray(path.read_bytes())

@@ -16,7 +16,7 @@ from sentence_transformers.sentence_transformer import modules as st
 from interop.environments import TOOLS
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import Encoder
-from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
+from mirror_train import TorchEncoder, TrainConfig, load_recipe, load_training_data, tune
 from tiers import tiers
 from tiny_models import SENTENCES
 
@@ -29,7 +29,7 @@ def tuned(tiny_bert, words_file, tmp_path_factory):
     recipe = load_recipe("word").replace(batch_size=50, epochs=1)
     tune(
         load_training_data(words_file),
-        TuneConfig(recipe=recipe, out=out, model=str(tiny_bert), pooling="mean"),
+        TrainConfig(recipe=recipe, out=out, model=str(tiny_bert), pooling="mean"),
     )
     return out
 

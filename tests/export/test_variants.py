@@ -417,11 +417,11 @@ def test_spearman_of_both(tiny_bert, tmp_path):
 
 @pytest.mark.full
 def test_pairs_by_language(words_file, tiny_bert, tmp_path):
-    from mirror_train import TuneConfig, load_recipe, load_training_data, tune
+    from mirror_train import TrainConfig, load_recipe, load_training_data, tune
 
     recipe = load_recipe("word").replace(batch_size=50, epochs=1)
     data = load_training_data(words_file, language="fr")
-    tune(data, TuneConfig(recipe=recipe, out=tmp_path / "tuned", model=str(tiny_bert)))
+    tune(data, TrainConfig(recipe=recipe, out=tmp_path / "tuned", model=str(tiny_bert)))
     (tmp_path / "pairs").mkdir()
     config = ExportConfig(str(tmp_path / "tuned"), tmp_path / "b", parity_pairs=tmp_path / "pairs")
     with pytest.raises(ConfigError, match=r"the folder has no fr\.tsv"):

@@ -10,8 +10,8 @@ import torch
 from mirror_rt import BundleError, ConfigError
 from mirror_rt.heads.predictor import class_of, score_predictions
 from mirror_rt.heads.task_heads import FEATURES, Heads, TaskHead
-from mirror_train.pairs.task_layers import CosineLayer, SoftmaxLayer
-from mirror_train.recipes.systems import CONCATENATIONS
+from mirror_train.model.task_layers import CosineLayer, SoftmaxLayer
+from mirror_train.recipes.recipe import CONCATENATIONS
 from rounding import DOUBLE, HALF_UNIT, of_statistics
 
 D, N = 7, 12
@@ -197,7 +197,7 @@ def test_damaged_descriptions(heads, tmp_path, change, message):
 
 
 def test_damaged_weights(heads, tmp_path):
-    with pytest.raises(BundleError, match="has no task heads: mirror-rt finetune"):
+    with pytest.raises(BundleError, match="has no task heads: mirror-rt train finetune"):
         Heads.read(tmp_path)
     heads.write(tmp_path)
     path = tmp_path / "heads" / "nli.npz"

@@ -497,12 +497,12 @@ def test_damaged_weights_are_refused(seed, tiny_bert, tmp_path):
 
 @pytest.fixture(scope="module")
 def tuned(tiny_bert, words_file, tmp_path_factory):
-    from mirror_train import TuneConfig, load_recipe, load_training_data, tune
+    from mirror_train import TrainConfig, load_recipe, load_training_data, tune
 
     out = tmp_path_factory.mktemp("checkpoints") / "tuned"
     recipe = load_recipe("word").replace(batch_size=50, epochs=1)
     data = load_training_data(words_file)
-    tune(data, TuneConfig(recipe=recipe, out=out, model=str(tiny_bert), pooling="mean"))
+    tune(data, TrainConfig(recipe=recipe, out=out, model=str(tiny_bert), pooling="mean"))
     return out
 
 

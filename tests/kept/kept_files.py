@@ -28,7 +28,7 @@ from mirror_rt.bulk import DatasetConfig, encode_dataset
 from mirror_rt.distillation import DistillConfig, distill
 from mirror_rt.heads.task_heads import Heads, TaskHead
 from mirror_rt.inference.load_options import LoadOptions
-from mirror_train import TuneConfig, load_recipe, load_training_data, tune
+from mirror_train import TrainConfig, load_recipe, load_training_data, tune
 from mirror_train.training.checkpoint import CheckpointStore
 from public_names import LISTS
 from tiny_models import SENTENCES, TINY, make_tokenizer
@@ -84,7 +84,7 @@ def tune_kept(folder, language, **options):
     """Tune the base for two steps, as the kept checkpoint was."""
     recipe = load_recipe("word").replace(batch_size=8, epochs=1, learning_rate=1e-2)
     data = replace(load_training_data(folder / "words.txt"), language=language)
-    config = TuneConfig(out=folder / "tuned" / language, model=str(folder / "base"), recipe=recipe,
+    config = TrainConfig(out=folder / "tuned" / language, model=str(folder / "base"), recipe=recipe,
                         device="cpu", pooling="mean", precision="fp32", seed=ord(language[0]),
                         **options)  # fmt: skip
     return tune(data, config)

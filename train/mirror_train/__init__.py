@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mirror_train.model.torch_encoder import TorchEncoder
     from mirror_train.recipes.base_models import LanguageRecipe, LanguageTable, load_languages
     from mirror_train.recipes.recipe import Recipe, load_recipe, recipe_names
-    from mirror_train.training.run_config import TuneConfig
+    from mirror_train.training.run_config import TrainConfig
     from mirror_train.training.tune import TuneReport, tune
 
 __all__ = [
@@ -29,8 +29,8 @@ __all__ = [
     "LanguageTable",
     "Recipe",
     "TorchEncoder",
+    "TrainConfig",
     "TrainingData",
-    "TuneConfig",
     "TuneReport",
     "has_word_list",
     "infonce",

@@ -70,7 +70,7 @@ class Demo(Invocation):
         print(
             f"1/4  tune {mirror_train.DEFAULT_MODEL} on {len(data)} English words, without labels"
         )
-        config = mirror_train.TuneConfig(
+        config = mirror_train.TrainConfig(
             recipe=mirror_train.load_recipe("word"),
             out=out / "tuned",
             overwrite=True,

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 # That import torch and end by themselves; "-c" is Python's.
-COMMANDS = "tune|train|finetune|export|study|evaluate"
+COMMANDS = "tune|train|export|study|evaluate"
 _REQUEST = 1 << 20  # bytes at most
 
 

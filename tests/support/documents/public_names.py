@@ -22,7 +22,7 @@ METRICS_PAGE = ROOT / "docs" / "reference" / "metrics.md"
 MODULES = (
     "mirror_rt", "mirror_rt.bulk", "mirror_rt.client", "mirror_rt.compat", "mirror_rt.compat.util",
     "mirror_rt.errors", "mirror_rt.evaluation", "mirror_rt.scheduling", "mirror_rt.server",
-    "mirror_export", "mirror_train", "mirror_train.flow", "mirror_train.pairs",
+    "mirror_export", "mirror_train", "mirror_train.systems",
 )  # fmt: skip
 # Classes without a package of their own that the documents show.
 CLASSES = (

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,24 +15,22 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from mirror_rt import MirrorError
-from mirror_train import TorchEncoder, TuneConfig, infonce, load_recipe, load_training_data, tune
+from mirror_train import TorchEncoder, TrainConfig, infonce, load_recipe, load_training_data, tune
 from mirror_train.compute.processes import joined_processes
 from mirror_train.data.batches import Batches
 from mirror_train.data.labelled_examples import Examples
-from mirror_train.flow import CfConfig, CfRecipe, FlowConfig, FlowRecipe, tune_cf, tune_flow
+from mirror_train.data.tasks import TaskData
 from mirror_train.loss import multi_similarity
 from mirror_train.model.pretrained import load_pretrained
-from mirror_train.pairs import (
-    BurtConfig,
+from mirror_train.systems import (
     BurtRecipe,
     BurtTasks,
-    MultitaskConfig,
+    CfRecipe,
+    FlowRecipe,
     MultitaskData,
     MultitaskRecipe,
-    tune_burt,
-    tune_multitask,
+    train,
 )
-from mirror_train.pairs.multitask_data import TaskData
 from mirror_train.training.checkpoint import CheckpointStore
 from mirror_train.training.loop import Trainer
 from mirror_train.training.mirror import mirror_trainer
@@ -123,24 +120,24 @@ def check_systems(processes, model, data, folder):
     zero = dict.fromkeys(("sentiment", "paraphrase", "similarity"), 0.0)
     eight = dict.fromkeys(zero, 8)
     runs = {
-        "flow": (tune_flow, data, FlowConfig, flow),
+        "flow": (data, {}, flow),
         # In bfloat16, which "auto" may be, a row depends on the rows that it is computed with.
-        "cf": (tune_cf, data, partial(CfConfig, precision="fp32"),
-               CfRecipe(mirror=mirror, flow=flow, joint=True)),
-        "burt": (tune_burt, BurtTasks(nli=rows), partial(BurtConfig, precision="fp32"),
+        "cf": (data, {"precision": "fp32"}, CfRecipe(mirror=mirror, flow=flow, joint=True)),
+        "burt": (BurtTasks(nli=rows), {"precision": "fp32"},
                  BurtRecipe(steps=4, batch_size=8, dropout=0.0)),
-        "multitask": (tune_multitask, tasks, partial(MultitaskConfig, precision="fp32"),
+        "multitask": (tasks, {"precision": "fp32"},
                       MultitaskRecipe(steps=4, dropout=0.0, dropouts=zero, batch_sizes=eight)),
     }  # fmt: skip
     results = {}
-    for name, (run, given, config, recipe) in runs.items():
+    for name, (given, options, recipe) in runs.items():
         out = folder / f"{name}-{processes.count}"
-        report = run(given, config(out=out, model=str(model), recipe=recipe))
+        config = TrainConfig(out=out, model=str(model), recipe=recipe, **options)
+        report = train(name, given, config)
         vectors = TorchEncoder.load(out, device="cpu").encode(data.first[:5])
         results[name] = (torch.tensor(report.stats.losses), torch.from_numpy(vectors))
     if processes.count > 1:
-        odd = BurtConfig(out=folder / "odd", model=str(model), recipe=BurtRecipe(batch_size=3))
-        results["odd"] = outcome(lambda: tune_burt(BurtTasks(nli=rows), odd))
+        odd = TrainConfig(out=folder / "odd", model=str(model), recipe=BurtRecipe(batch_size=3))
+        results["odd"] = outcome(lambda: train("burt", BurtTasks(nli=rows), odd))
     return results
 
 
@@ -210,7 +207,7 @@ def main(device, model, pairs, folder):
     folder = Path(folder)
     data = load_training_data(Path(pairs))
     recipe = load_recipe("word").replace(batch_size=20, epochs=1, learning_rate=1e-3)
-    config = TuneConfig(
+    config = TrainConfig(
         recipe=recipe, out=folder / "runs", model=model, precision="fp32", loss_batch=80
     )
     with joined_processes(device) as processes:

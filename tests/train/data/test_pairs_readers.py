@@ -15,8 +15,8 @@ from mirror_train.data.labelled_readers import (
     read_sentiment,
     read_similarity,
 )
-from mirror_train.pairs import BurtTasks, load_multitask_data
-from mirror_train.pairs.ppdb import balanced, read_ppdb
+from mirror_train.data.ppdb import balanced, read_ppdb
+from mirror_train.systems import BurtTasks, load_multitask_data
 
 
 def rows(examples):
@@ -280,7 +280,7 @@ def test_tasks_without_files(tmp_path):
         load_multitask_data(tmp_path / "absent")
     with pytest.raises(ConfigError, match="no task 'x'"):
         load_multitask_data(tmp_path, tasks=["x"])
-    with pytest.raises(ConfigError, match="mirror-rt finetune trains one"):
+    with pytest.raises(ConfigError, match="mirror-rt train finetune trains one"):
         load_multitask_data(tmp_path, tasks=["sentiment"])
     with pytest.raises(ConfigError, match="top must be at least 2"):
         load_multitask_data(tmp_path, top=1)

@@ -10,7 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from mirror_rt import ConfigError, DataError
 from mirror_rt.bundle.manifest import Manifest
-from mirror_train import TrainingData, TuneConfig, load_recipe, load_training_data, tune
+from mirror_train import TrainConfig, TrainingData, load_recipe, load_training_data, tune
 from mirror_train.compute.processes import Processes
 from mirror_train.data.batches import Batches
 from mirror_train.data.views import dropout_seed, step_rng
@@ -124,10 +124,10 @@ def test_hard_negatives_in_large_batches(tiny_bert, words, tmp_path):
     recipe = load_recipe("simcse-nli").replace(
         batch_size=10, epochs=1, learning_rate=1e-3, dropout=0.0
     )
-    cached = TuneConfig(
+    cached = TrainConfig(
         recipe=recipe, out=tmp_path / "a", model=str(tiny_bert), precision="fp32", loss_batch=40
     )
-    whole = TuneConfig(
+    whole = TrainConfig(
         recipe=recipe.replace(batch_size=40),
         out=tmp_path / "b",
         model=str(tiny_bert),
@@ -141,7 +141,7 @@ def test_hard_negatives_in_large_batches(tiny_bert, words, tmp_path):
         ({"loss": "multi_similarity", "temperature": 1}, "t has hard negatives, which the loss"),
         ({"same_dropout": True}, "give no hard negatives"),
     ]:
-        config = TuneConfig(
+        config = TrainConfig(
             recipe=recipe.replace(**changes), out=tmp_path / "c", model=str(tiny_bert)
         )
         with pytest.raises(ConfigError, match=message):

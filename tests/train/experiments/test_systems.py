@@ -18,18 +18,19 @@ from mirror_rt.evaluation.readers.pairs import ScoredPairs
 from mirror_rt.evaluation.run import Measure, Result
 from mirror_rt.evaluation.suites import Outcome
 from mirror_train.compute.precision import resolve_device
+from mirror_train.data.inputs import Inputs, without
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.experiments import runner as study_module
 from mirror_train.experiments.figures import column_title, figures_of, judge
 from mirror_train.experiments.runner import run_study
-from mirror_train.experiments.study import Claim, Run
-from mirror_train.experiments.systems.inputs import Inputs, without
-from mirror_train.experiments.systems.table import (
-    SYSTEMS,
+from mirror_train.experiments.study import Run
+from mirror_train.experiments.systems_study import (
+    ENTRIES,
     SystemsConfig,
-    find_systems,
+    find_entries,
     plan_systems,
 )
+from mirror_train.systems.system import Claim
 from mirror_train.training.run_config import RunConfig
 
 SENTIMENTS = 5
@@ -108,10 +109,10 @@ def here(monkeypatch):
 
 def test_the_list_of_the_command_line_is_that_of_the_systems(cli):
     text = " ".join(cli("study", "--help").out.split())
-    for system in SYSTEMS.values():
+    for _, system in ENTRIES.values():
         assert f"{system.name} {system.title} ({system.source})" in text
         assert json.loads(json.dumps(dataclasses.asdict(system.recipe())))
-        assert all(claim.against in {"untuned", *SYSTEMS} for claim in system.claims)
+        assert all(claim.against in {"untuned", *ENTRIES} for claim in system.claims)
 
 
 def test_every_system_from_one_folder(configure, here):
@@ -120,8 +121,8 @@ def test_every_system_from_one_folder(configure, here):
     assert list(study.left_out) == ["sentences/pairs-sts-dev"]
     assert study.left_out["sentences/pairs-sts-dev"].endswith("call it sts-dev-en.csv")
     rows = run_study(study, config)
-    assert here == list(SYSTEMS)
-    assert [row.label for row in rows] == ["untuned", *SYSTEMS]
+    assert here == list(ENTRIES)
+    assert [row.label for row in rows] == ["untuned", *ENTRIES]
     assert {row.label: row.error for row in rows if row.error} == {}
     measures = [[result.measure for result in row.results] for row in rows]
     assert all(found == measures[0] for found in measures)
@@ -341,7 +342,7 @@ def test_one_learning_rate_for_all_that_moves_the_encoder(system, folder, tiny_b
     config = SystemsConfig(systems=[system], data=folder, top=48, out=tmp_path / "out",
               model=str(tiny_bert), max_steps=1, learning_rate=8e-4, precision="fp32", device="cpu",
               show_progress_bar=False)  # fmt: skip
-    own = json.loads(json.dumps(dataclasses.asdict(SYSTEMS[system].recipe())))
+    own = json.loads(json.dumps(dataclasses.asdict(ENTRIES[system][1].recipe())))
     row = plan_systems(config).rows[1]
     tuned = row.train(RunConfig(**config.run_options())).manifest.recipe
     assert tuned["learning_rate"] == (own["learning_rate"] if system == "flow" else 8e-4)
@@ -366,11 +367,11 @@ def test_recipes_are_cut_to_what_the_base_has_positions_for(configure, here, tin
         assert manifest["recipe"]["max_length"] == 24
 
 
-def test_find_systems():
-    assert [one.name for one in find_systems(["simcse", "mirror"])] == ["mirror", "simcse"]
-    assert len(find_systems(None)) == len(SYSTEMS)
+def test_find_entries():
+    assert [one.name for one in find_entries(["simcse", "mirror"])] == ["mirror", "simcse"]
+    assert len(find_entries(None)) == len(ENTRIES)
     with pytest.raises(ConfigError, match="no system 'bert'"):
-        find_systems(["bert"])
+        find_entries(["bert"])
 
 
 def test_pairs_that_are_evaluated_on_are_left_out():

@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,15 +14,17 @@ import torch
 
 from mirror_rt import ConfigError, DataError, Encoder, ModelError, OutputExistsError
 from mirror_rt.bundle.manifest import Manifest
-from mirror_train import TorchEncoder, TrainingData, TuneConfig, load_recipe, tune
+from mirror_train import TorchEncoder, TrainConfig, TrainingData, load_recipe, tune
 from mirror_train.compute.precision import resolve_device
 from mirror_train.compute.processes import Processes
 from mirror_train.data.batches import Batches
-from mirror_train.flow import CfConfig, CfRecipe, FlowConfig, FlowRecipe, tune_cf, tune_flow
-from mirror_train.flow.steps import cf_trainer, initial_flow
 from mirror_train.model.glow import Flow
 from mirror_train.model.pretrained import load_pretrained
+from mirror_train.systems import CfRecipe, FlowRecipe, train
+from mirror_train.systems.cf import cf_trainer
+from mirror_train.systems.flow import initial_flow
 from mirror_train.training.checkpoint import CheckpointStore
+from mirror_train.training.run import Run
 from rounding import FLOW_ERROR, OTHER_TOOLS
 
 STRINGS = [f"{a} {b}" for a in ("old river", "town hall", "doctor", "rain") for b in "abcdefghij"]
@@ -33,12 +36,12 @@ PROBES = ["the river", "old town hall", "doctor"]
 
 def flow_config(tiny_bert, out, **options):
     options = {"recipe": FLOW, "model": str(tiny_bert)} | options
-    return FlowConfig(out=out, **options)
+    return TrainConfig(out=out, **options)
 
 
 def cf_config(tiny_bert, out, *, resume=False, overwrite=False, seed=42, **recipe):
     recipe = CfRecipe(**({"mirror": MIRROR, "flow": FLOW} | recipe))
-    return CfConfig(
+    return TrainConfig(
         out=out,
         model=str(tiny_bert),
         recipe=recipe,
@@ -64,13 +67,13 @@ def same_weights(one, other):
 @pytest.fixture(scope="module")
 def flowed(tiny_bert, tmp_path_factory):
     """A flow behind the tiny model, from 40 strings."""
-    return tune_flow(DATA, flow_config(tiny_bert, tmp_path_factory.mktemp("flow") / "out"))
+    return train("flow", DATA, flow_config(tiny_bert, tmp_path_factory.mktemp("flow") / "out"))
 
 
 @pytest.fixture(scope="module")
 def cf(tiny_bert, tmp_path_factory):
     """BERT-CF on them."""
-    return tune_cf(DATA, cf_config(tiny_bert, tmp_path_factory.mktemp("cf") / "out"))
+    return train("cf", DATA, cf_config(tiny_bert, tmp_path_factory.mktemp("cf") / "out"))
 
 
 def test_a_flow_follows_the_unchanged_encoder(flowed, tiny_bert):
@@ -125,8 +128,8 @@ def test_sentence_transformers_refuses_it(flowed):
 @pytest.mark.full
 def test_a_flow_behind_a_whitening_layer_keeps_it(tiny_bert, tmp_path):
     recipe = load_recipe("word").replace(whitening=0.5, batch_size=10, epochs=1)
-    tune(DATA, TuneConfig(recipe=recipe, out=tmp_path / "white", model=str(tiny_bert)))
-    tune_flow(DATA, flow_config(tmp_path / "white", tmp_path / "out"))
+    tune(DATA, TrainConfig(recipe=recipe, out=tmp_path / "white", model=str(tiny_bert)))
+    train("flow", DATA, flow_config(tmp_path / "white", tmp_path / "out"))
     encoder = TorchEncoder.load(tmp_path / "out")
     dense, flow = encoder.head.layers
     assert encoder.head.pooling == "cls"
@@ -138,7 +141,7 @@ def test_a_flow_behind_a_whitening_layer_keeps_it(tiny_bert, tmp_path):
 
 @pytest.mark.full
 def test_the_first_step_is_mirror_bert_and_the_second_leaves_it(cf, tiny_bert, tmp_path):
-    config = TuneConfig(recipe=MIRROR, out=tmp_path / "mirror", model=str(tiny_bert),
+    config = TrainConfig(recipe=MIRROR, out=tmp_path / "mirror", model=str(tiny_bert),
                         precision="fp32")  # fmt: skip
     tune(DATA, config)
     assert same_weights(encoder_weights(tmp_path / "mirror"), encoder_weights(cf.out))
@@ -148,19 +151,19 @@ def test_the_first_step_is_mirror_bert_and_the_second_leaves_it(cf, tiny_bert, t
 
 @pytest.mark.full
 def test_without_the_regulariser_it_is_mirror_bert_and_then_bert_flow(tiny_bert, tmp_path):
-    tune_cf(DATA, cf_config(tiny_bert, tmp_path / "cf", mirror_weight=0))
-    config = TuneConfig(recipe=MIRROR, out=tmp_path / "mirror", model=str(tiny_bert),
+    train("cf", DATA, cf_config(tiny_bert, tmp_path / "cf", mirror_weight=0))
+    config = TrainConfig(recipe=MIRROR, out=tmp_path / "mirror", model=str(tiny_bert),
                         precision="fp32")  # fmt: skip
     tune(DATA, config)
-    tune_flow(DATA, flow_config(tmp_path / "mirror", tmp_path / "flow"))
+    train("flow", DATA, flow_config(tmp_path / "mirror", tmp_path / "flow"))
     np.testing.assert_array_equal(vectors(tmp_path / "cf"), vectors(tmp_path / "flow"))
 
 
 @pytest.mark.full
 def test_the_regulariser_lowers_the_contrastive_loss(cf, tiny_bert, tmp_path):
     """Of the same encoder's flows, the one with the regulariser tells the views' strings apart."""
-    plain = tune_cf(DATA, cf_config(tiny_bert, tmp_path / "plain", mirror_weight=0))
-    strong = tune_cf(DATA, cf_config(tiny_bert, tmp_path / "strong", mirror_weight=30))
+    plain = train("cf", DATA, cf_config(tiny_bert, tmp_path / "plain", mirror_weight=0))
+    strong = train("cf", DATA, cf_config(tiny_bert, tmp_path / "strong", mirror_weight=30))
     assert np.abs(vectors(plain.out) - vectors(cf.out)).max() > 1e-3
 
     def loss(folder):
@@ -192,7 +195,8 @@ def regularised(tiny_bert, recipe):
     batches = Batches(
         DATA, recipe.mirror, loss_batch=8, seed=1, mask_token="[MASK]", processes=Processes(device)
     )
-    trainer = cf_trainer(base, flow, batches, recipe, precision="fp32", processes=Processes(device))
+    config = TrainConfig(recipe=recipe, out=Path("unused"), seed=1)
+    trainer = cf_trainer(Run(config, Processes(device), "fp32"), base, flow, batches, recipe)
     return trainer, batches, base, flow
 
 
@@ -215,7 +219,7 @@ def test_the_joint_loss_is_the_formula(tiny_bert, tmp_path, joint):
 
 
 def test_the_likelihood_does_not_move_the_encoder(tiny_bert, monkeypatch):
-    monkeypatch.setattr("mirror_train.flow.steps.contrast", lambda z, *_, **__: 0 * z.sum())
+    monkeypatch.setattr("mirror_train.training.mirror.contrast", lambda z, *_, **__: 0 * z.sum())
     trainer, _, base, flow = regularised(tiny_bert, CfRecipe(MIRROR, FLOW, joint=True))
     (part,) = trainer.steps[0]
     forward = trainer.forward
@@ -226,7 +230,7 @@ def test_the_likelihood_does_not_move_the_encoder(tiny_bert, monkeypatch):
 
 @pytest.mark.full
 def test_joint_has_no_first_step(tiny_bert, tmp_path):
-    report = tune_cf(DATA, cf_config(tiny_bert, tmp_path / "joint", joint=True))
+    report = train("cf", DATA, cf_config(tiny_bert, tmp_path / "joint", joint=True))
     assert not same_weights(encoder_weights(tiny_bert), encoder_weights(report.out))
     assert report.manifest.recipe["joint"] is True
     assert "mirror_steps" not in report.manifest.training
@@ -236,12 +240,12 @@ def test_joint_has_no_first_step(tiny_bert, tmp_path):
 def interrupted(tiny_bert, tmp_path, monkeypatch):
     """A run that was stopped in its second step."""
     with monkeypatch.context() as patch:
-        path = "mirror_train.flow.contrastive.cf_trainer"
+        path = "mirror_train.systems.cf.cf_trainer"
         patch.setattr(path, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(
             KeyboardInterrupt, match=r"out.mirror holds the tuned encoder: continue"
         ):
-            tune_cf(DATA, cf_config(tiny_bert, tmp_path / "out"))
+            train("cf", DATA, cf_config(tiny_bert, tmp_path / "out"))
     return tmp_path / "out"
 
 
@@ -250,13 +254,13 @@ def test_resuming_gives_the_same(interrupted, cf, tiny_bert):
     with pytest.raises(
         OutputExistsError, match="left of an earlier run: continue it with --resume"
     ):
-        tune_cf(DATA, cf_config(tiny_bert, interrupted))
+        train("cf", DATA, cf_config(tiny_bert, interrupted))
     with pytest.raises(ConfigError, match="of another run: seed was 42, now 7"):
-        tune_cf(DATA, cf_config(tiny_bert, interrupted, resume=True, seed=7))
+        train("cf", DATA, cf_config(tiny_bert, interrupted, resume=True, seed=7))
     other = MIRROR.replace(temperature=0.05)
     with pytest.raises(ConfigError, match=r"of another run: temperature was 0.04, now 0.05"):
-        tune_cf(DATA, cf_config(tiny_bert, interrupted, resume=True, mirror=other))
-    tune_cf(DATA, cf_config(tiny_bert, interrupted, resume=True))
+        train("cf", DATA, cf_config(tiny_bert, interrupted, resume=True, mirror=other))
+    train("cf", DATA, cf_config(tiny_bert, interrupted, resume=True))
     np.testing.assert_array_equal(vectors(interrupted), vectors(cf.out))
     assert [path.name for path in interrupted.parent.iterdir()] == ["out"]
 
@@ -272,13 +276,13 @@ def test_the_disk_must_hold_what_is_still_to_be_written(interrupted, tiny_bert, 
     monkeypatch.setattr(sys.modules["mirror_train.training.run"], "check_space", ask)
     for out, options in [("new", {}), ("joint", {"joint": True}), ("out", {"resume": True})]:
         with pytest.raises(OSError, match="full"):
-            tune_cf(DATA, cf_config(tiny_bert, interrupted.parent / out, **options))
+            train("cf", DATA, cf_config(tiny_bert, interrupted.parent / out, **options))
     assert asked == [2 * asked[1], asked[1], asked[1]]
 
 
 @pytest.mark.full
 def test_overwriting_forgets_the_first_step(interrupted, tiny_bert):
-    tune_cf(DATA, cf_config(tiny_bert, interrupted, overwrite=True, seed=7))
+    train("cf", DATA, cf_config(tiny_bert, interrupted, overwrite=True, seed=7))
     assert Manifest.read(interrupted, "mirror_rt encoder").training["seed"] == 7
 
 
@@ -288,7 +292,7 @@ def test_from_the_command_line_to_a_bundle(cli, succeed, tiny_bert, tmp_path):
     done = succeed("train", "cf", "--model", tiny_bert, "--data", lines, "--out", out, "--steps",
                    12, "--batch-size", 8, "--mirror-batch-size", 10, "--views", "simcse",
                    "--mirror-steps", 3, "--longer-than", 0)  # fmt: skip
-    assert "12 steps of the flow" in done.out
+    assert "12 steps, whose rates add up to" in done.out
     assert f"next: mirror-rt export {out} --out BUNDLE" in done.out
     recipe = Manifest.read(out, "mirror_rt encoder").recipe
     assert (recipe["span_length"], recipe["batch_size"], recipe["flow_steps"]) == (0, 10, 12)
@@ -376,14 +380,14 @@ def test_wrong_options(cli, tiny_bert, tmp_path, options, code, message):
 
 def test_a_flow_cannot_follow_every_pooling(tiny_bert, tmp_path):
     recipe = load_recipe("word").replace(batch_size=10, epochs=1, pooling="mean-with-padding")
-    config = TuneConfig(recipe=recipe, out=tmp_path / "padded", model=str(tiny_bert))
+    config = TrainConfig(recipe=recipe, out=tmp_path / "padded", model=str(tiny_bert))
     tune(DATA, config)
     with pytest.raises(ModelError, match="pooling mean-with-padding, which a flow cannot follow"):
-        tune_flow(DATA, flow_config(tmp_path / "padded", tmp_path / "out"))
+        train("flow", DATA, flow_config(tmp_path / "padded", tmp_path / "out"))
     with pytest.raises(
         ConfigError, match="a flow follows neither the pooling mean-with-padding nor"
     ):
-        tune_cf(DATA, cf_config(tmp_path / "padded", tmp_path / "out"))
+        train("cf", DATA, cf_config(tmp_path / "padded", tmp_path / "out"))
 
 
 def test_too_few_strings(tiny_bert, tmp_path):
@@ -391,4 +395,4 @@ def test_too_few_strings(tiny_bert, tmp_path):
     with pytest.raises(
         DataError, match=r"strings has too few different strings, 1.*give at least 2"
     ):
-        tune_flow(one, flow_config(tiny_bert, tmp_path / "out"))
+        train("flow", one, flow_config(tiny_bert, tmp_path / "out"))

@@ -17,7 +17,7 @@ from mirror_rt.evaluation import read_scored_pairs
 from mirror_rt.languages.detection import language_shares
 from mirror_train import (
     LanguageJob,
-    TuneConfig,
+    TrainConfig,
     load_languages,
     load_recipe,
     load_training_data,
@@ -51,7 +51,7 @@ def without_language(language):
 
 
 def test_one_rule_for_the_base_model(tmp_path):
-    config = TuneConfig(recipe=load_recipe("word"), out=tmp_path)
+    config = TrainConfig(recipe=load_recipe("word"), out=tmp_path)
     asked = [(None, None), (None, "en"), (None, "fr-CA"), (None, "iw"), ("mbert", "fr")]
     assert [with_base(config, *one).model for one in asked] == [
         MINILM, MINILM, "camembert-base", "bert-base-multilingual-uncased",
@@ -93,7 +93,7 @@ def test_a_folder_that_declares_its_pooling_keeps_it(copy_of_e5, tmp_path, words
     first = ("--pooling", "cls", "--whitening", 0.5, "--out", tmp_path / "first")
     done = succeed("tune", copy_of_e5, "--data", path, *OFTEN, *first)
     assert "pooling cls, as asked for; a whitening layer (whitening 0.5), by the recipe" in done.out
-    config = TuneConfig(model=str(tmp_path / "first"), recipe=load_recipe("word"), out=tmp_path)
+    config = TrainConfig(model=str(tmp_path / "first"), recipe=load_recipe("word"), out=tmp_path)
     described = SimpleNamespace(description=describe_folder(tmp_path / "first"))
     with pytest.raises(ModelError, match="declares the pooling cls and further modules"):
         choose_pooling(described, config)
@@ -102,13 +102,15 @@ def test_a_folder_that_declares_its_pooling_keeps_it(copy_of_e5, tmp_path, words
 def test_a_pooling_that_nobody_named_is_said(tiny_bert, tmp_path, words, caplog):
     """The library says what the command line says."""
     data = load_training_data(strings(tmp_path, words))
-    tune(data, TuneConfig(model=str(tiny_bert), recipe=load_recipe("word"), out=tmp_path / "out"))
+    tune(data, TrainConfig(model=str(tiny_bert), recipe=load_recipe("word"), out=tmp_path / "out"))
     assert "declares no pooling, and the table of base models has no row of it" in caplog.text
 
 
 def test_paths_may_be_texts(tiny_bert, tmp_path, words):
     data = load_training_data(str(strings(tmp_path, words)))
-    config = TuneConfig(model=str(tiny_bert), recipe=load_recipe("word"), out=str(tmp_path / "out"))
+    config = TrainConfig(
+        model=str(tiny_bert), recipe=load_recipe("word"), out=str(tmp_path / "out")
+    )
     assert config.out == tmp_path / "out"
     job = LanguageJob("en", config, strings=str(tmp_path / "strings.txt"))
     assert job.read()[0].first == data.first
@@ -120,7 +122,7 @@ def test_paths_may_be_texts(tiny_bert, tmp_path, words):
 def test_vectors_that_end_worse_than_the_base_models_are_said(tiny_bert, tmp_path, words, caplog):
     recipe = load_recipe("word").replace(learning_rate=0.5, epochs=3)
     data = load_training_data(strings(tmp_path, words))
-    report = tune(data, TuneConfig(model=str(tiny_bert), recipe=recipe, out=tmp_path / "out"))
+    report = tune(data, TrainConfig(model=str(tiny_bert), recipe=recipe, out=tmp_path / "out"))
     made = report.manifest.training
     assert made["isotropy_after"] < made["isotropy_before"]
     assert "less isotropic than those of the base model" in caplog.text
@@ -131,7 +133,7 @@ def test_vectors_that_end_worse_than_the_base_models_are_said(tiny_bert, tmp_pat
 def test_the_language_names_the_base_whose_row_names_the_pooling(tmp_path, monkeypatch):
     (tmp_path / "own.toml").write_text('[languages]\npl = {base = "multilingual-e5-small"}\n')
     monkeypatch.setenv("MIRROR_RT_RECIPES", str(tmp_path / "own.toml"))
-    config = with_base(TuneConfig(recipe=load_recipe("word"), out=tmp_path), None, "pl")
+    config = with_base(TrainConfig(recipe=load_recipe("word"), out=tmp_path), None, "pl")
     assert (config.pooling, config.pooling_from) == (
         "mean", "by the row multilingual-e5-small of the table")  # fmt: skip
 

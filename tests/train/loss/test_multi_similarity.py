@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from mirror_rt import ConfigError, DataError
 from mirror_rt.bundle.manifest import Manifest
-from mirror_train import TuneConfig, load_recipe, load_training_data, tune
+from mirror_train import TrainConfig, load_recipe, load_training_data, tune
 from mirror_train.loss import multi_similarity
 from rounding import of_losses
 
@@ -212,11 +212,11 @@ def test_raw_strings_and_large_batches(tiny_bert, words_file, tmp_path):
         batch_size=20, epochs=1, learning_rate=1e-3, dropout=0.0
     )
     data = load_training_data(words_file)
-    config = TuneConfig(
+    config = TrainConfig(
         recipe=recipe, out=tmp_path / "a", model=str(tiny_bert), precision="fp32", loss_batch=80
     )
     cached = tune(data, config).stats.losses
-    whole = TuneConfig(
+    whole = TrainConfig(
         recipe=recipe.replace(batch_size=80),
         out=tmp_path / "b",
         model=str(tiny_bert),

@@ -8,7 +8,7 @@ import torch
 
 from mirror_rt import ConfigError
 from mirror_rt.bundle.families import FAMILIES
-from mirror_train import TorchEncoder, TuneConfig, infonce, load_recipe, load_training_data, tune
+from mirror_train import TorchEncoder, TrainConfig, infonce, load_recipe, load_training_data, tune
 from mirror_train.model.dropout import drop_heads, drophead
 from mirror_train.model.forward import Forward, in_order
 from mirror_train.model.pooling_head import Head
@@ -129,7 +129,7 @@ def run(tiny_bert, words_file, tmp_path):
 
     def tuned(name, *, recipe, **options):
         changes = {"batch_size": 20, "learning_rate": 1e-3, "dropout": 0.0} | recipe
-        config = TuneConfig(
+        config = TrainConfig(
             recipe=load_recipe("word").replace(**changes),
             out=tmp_path / name,
             model=str(tiny_bert),

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,18 +13,19 @@ from mirror_rt.bundle.declared_keys import read_declared
 from mirror_rt.errors import ConfigError, ModelError
 from mirror_train import TorchEncoder, load_training_data
 from mirror_train.compute.processes import Processes
-from mirror_train.flow.steps import (
+from mirror_train.model.glow import Flow, load_flow, save_flow
+from mirror_train.model.glow_blocks import ActNorm, InvertibleLinear
+from mirror_train.model.pooling_head import Head
+from mirror_train.systems import FlowRecipe
+from mirror_train.systems.flow import (
     LikelihoodSteps,
     bits_per_dimension,
     flow_trainer,
     initial_flow,
 )
-from mirror_train.model.forward import Forward
-from mirror_train.model.glow import Flow, load_flow, save_flow
-from mirror_train.model.glow_blocks import ActNorm, InvertibleLinear
-from mirror_train.model.pooling_head import Head
-from mirror_train.recipes.systems import FlowRecipe
 from mirror_train.training.checkpoint import CheckpointStore
+from mirror_train.training.run import Run
+from mirror_train.training.run_config import TrainConfig
 from rounding import FLOW_ERROR
 
 
@@ -37,9 +39,10 @@ def vectors(n=300, size=8, *, seed=0):
 def fit(flow, x, recipe):
     """Fit a flow to fixed vectors, so that there is no encoder; return the losses."""
     alone = Processes(torch.device("cpu"))
-    steps = LikelihoodSteps(flow, x, recipe, 0, alone)
-    forward = Forward(nn.Module(), Head(["mean"]), 0, alone.device)
-    trainer = flow_trainer(forward, flow, steps, recipe, seed=0, processes=alone)
+    run = Run(TrainConfig(recipe=recipe, out=Path("unused"), seed=0), alone, "fp32")
+    base = SimpleNamespace(model=nn.Module(), pad_id=0)
+    steps = LikelihoodSteps(flow, x, recipe, run)
+    trainer = flow_trainer(run, base, Head(["mean"]), flow, steps, recipe)
     losses = trainer.run(CheckpointStore(Path("unused"), {})).losses
     flow.requires_grad_(False)
     return losses

@@ -15,7 +15,7 @@ from torch import nn
 from mirror_export import ExportConfig, export_bundle
 from mirror_export.load import describe, load
 from mirror_rt import ConfigError, Encoder, Manifest, ModelError
-from mirror_train import TorchEncoder, TuneConfig, load_recipe, load_training_data, tune
+from mirror_train import TorchEncoder, TrainConfig, load_recipe, load_training_data, tune
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pretrained import Source
 from mirror_train.model.sentence_transformers import write_modules
@@ -192,7 +192,7 @@ def test_a_transformer_in_a_subfolder(save, words_file, tmp_path):
     recipe = load_recipe("word").replace(batch_size=50, epochs=1)
     tuned = tune(
         load_training_data(words_file),
-        TuneConfig(recipe=recipe, out=tmp_path / "t", model=str(folder)),
+        TrainConfig(recipe=recipe, out=tmp_path / "t", model=str(folder)),
     )
     assert len(tuned.manifest.base_model["weights_sha256"]) == 1
 
@@ -275,7 +275,7 @@ def test_a_given_pooling_replaces_all_modules(save):
 def test_more_than_a_pooling_is_not_tuned(save, words_file, tmp_path):
     folder = save(pooling("mean"), dense(32, 16))
     recipe = load_recipe("word").replace(batch_size=50, epochs=1)
-    config = TuneConfig(recipe=recipe, out=tmp_path / "tuned", model=str(folder))
+    config = TrainConfig(recipe=recipe, out=tmp_path / "tuned", model=str(folder))
     with pytest.raises(ModelError, match="mean and further modules, which cannot be tuned: pass"):
         tune(load_training_data(words_file), config)
 

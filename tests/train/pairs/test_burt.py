@@ -9,12 +9,12 @@ import pytest
 
 from mirror_rt import ConfigError, DataError, Encoder, Predictor
 from mirror_rt.heads.task_heads import Heads
-from mirror_train import TorchEncoder
+from mirror_train import TorchEncoder, TrainConfig
+from mirror_train.data.burt_tasks import NegativeSampling, turns
 from mirror_train.data.labelled_examples import Examples
-from mirror_train.pairs import BurtConfig, BurtRecipe, BurtTasks, tune_burt
-from mirror_train.pairs.burt import _Batches
-from mirror_train.pairs.burt_data import NegativeSampling, turns
-from mirror_train.recipes.systems import CONCATENATIONS
+from mirror_train.recipes.recipe import CONCATENATIONS
+from mirror_train.systems import BurtRecipe, BurtTasks, train
+from mirror_train.systems.burt import _Batches
 from mirror_train.training.movement import rate_factor
 from rounding import OTHER_TOOLS
 
@@ -42,7 +42,7 @@ def tasks(words):
 @pytest.fixture
 def configure(tiny_bert, tmp_path):
     def make(out="tuned", recipe=None, **options):
-        return BurtConfig(
+        return TrainConfig(
             out=tmp_path / out,
             model=str(tiny_bert),
             precision="fp32",
@@ -108,7 +108,7 @@ def test_the_learning_rate_rises_and_falls():
 
 @pytest.mark.full
 def test_from_pairs_to_a_bundle(tasks, configure, tmp_path, succeed):
-    report = tune_burt(tasks, configure(recipe={"steps": 40, "pooling": "max"}))
+    report = train("burt", tasks, configure(recipe={"steps": 40, "pooling": "max"}))
     losses = report.stats.losses
     assert np.mean(losses[-8:]) < np.mean(losses[:8])
     assert report.manifest.pooling == "max"
@@ -133,7 +133,7 @@ def test_from_pairs_to_a_bundle(tasks, configure, tmp_path, succeed):
 @pytest.mark.full
 @pytest.mark.parametrize("concatenation", CONCATENATIONS)
 def test_every_concatenation_trains(tasks, configure, concatenation):
-    report = tune_burt(tasks, configure(recipe={"concatenation": concatenation, "steps": 2}))
+    report = train("burt", tasks, configure(recipe={"concatenation": concatenation, "steps": 2}))
     parts = Heads.read(report.out).get("nli").features
     assert ",".join(parts) == concatenation
 
@@ -143,7 +143,7 @@ def test_albert_is_a_base(tasks, configure, tiny_model):
     from transformers import AutoConfig
 
     config = dataclasses.replace(configure(recipe={"steps": 2}), model=str(tiny_model("albert")))
-    out = tune_burt(tasks, config).out
+    out = train("burt", tasks, config).out
     saved = AutoConfig.from_pretrained(out)
     assert saved.model_type == "albert"
     assert saved.hidden_dropout_prob == saved.attention_probs_dropout_prob == 0.1
@@ -156,18 +156,18 @@ def test_adam_is_that_of_the_paper(tasks, configure, monkeypatch):
     made = []
     original = torch.optim.Adam
     monkeypatch.setattr(torch.optim, "Adam", lambda p, **o: made.append(o) or original(p, **o))
-    tune_burt(tasks, configure(recipe={"steps": 1}))
+    train("burt", tasks, configure(recipe={"steps": 1}))
     assert made == [{"lr": 1e-3, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}]
 
 
 def test_bad_input(tasks, configure):
     with pytest.raises(ConfigError, match="there are no data: pass --nli FILE"):
-        tune_burt(BurtTasks(), configure())
+        train("burt", BurtTasks(), configure())
     with pytest.raises(ConfigError, match="objective 'ptc' has no data: pass --ppdb"):
-        tune_burt(BurtTasks(nli=tasks.nli), configure(recipe={"objectives": ("nli", "ptc")}))
+        train("burt", BurtTasks(nli=tasks.nli), configure(recipe={"objectives": ("nli", "ptc")}))
     two = tasks.nli.take(np.flatnonzero(tasks.nli.targets != 1))
     with pytest.raises(DataError, match="none of its 40 rows has the label 'neutral'"):
-        tune_burt(BurtTasks(nli=two), configure())
+        train("burt", BurtTasks(nli=two), configure())
     for field, value, message in [
         ("objectives", ("nli", "x"), "objectives must be of nli, pi, ptc, got 'x'"),
         ("objectives", ("nli", "nli"), "given twice"),
@@ -211,7 +211,8 @@ def test_the_command_line(files, tiny_bert, cli, succeed):
         2,
         "--out",
     ]
-    done = succeed(*options, files / "tuned", "--ppdb", files / "ppdb", "--concatenation", "|u-v|")
+    done = succeed(*options, files / "tuned", "--ppdb", files / "ppdb", "--concatenation", "|u-v|",
+                   "--pooling", "max")  # fmt: skip
     assert "ptc: 30 pairs (ppdb; 0 lines left out)" in done.out
     assert list(Heads.read(files / "tuned").by_name) == ["nli", "pi", "ptc"]
     for extra, message in [
@@ -256,7 +257,8 @@ def test_ablations_write_a_table_and_keep_their_runs(files, tiny_bert, cli, succ
     assert not (out / "work").exists()
     table = (out / "ablation.md").read_text()
     assert "| pooling, MEAN | " in table
-    monkeypatch.setattr("mirror_train.pairs.burt.tune_burt", lambda *_: pytest.fail("run again"))
+    fail = lambda *_: pytest.fail("run again")  # noqa: E731
+    monkeypatch.setattr("mirror_train.experiments.burt_ablation.train", fail)
     succeed(*options, "pooling", *with_phrases)
     again, kept = re.subn(r"- kept: 9 runs .*\n", "", (out / "ablation.md").read_text())
     assert (again, kept) == (table, 1)

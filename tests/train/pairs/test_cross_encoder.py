@@ -10,15 +10,14 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import ConfigError, DataError, ModelError, Reranker
-from mirror_train import TorchEncoder
+from mirror_train import TorchEncoder, TrainConfig
 from mirror_train.model.cross_encoder import TorchCrossEncoder
-from mirror_train.pairs import (
-    CrossEncoderConfig,
+from mirror_train.systems import (
     CrossEncoderRecipe,
     read_labelled_pairs,
-    tune_cross_encoder,
+    train,
 )
-from mirror_train.pairs.cross_encoder import binary_cross_entropy
+from mirror_train.systems.cross_encoder import binary_cross_entropy
 from rounding import HALF_UNIT, LOGIT_ERROR, SCORE_ERROR, of_statistics
 from tiers import tiers
 
@@ -33,7 +32,7 @@ SECOND = ["the old town by the river", "rain", "football in the rain"]
 def configure(tiny_bert, tmp_path):
     def make(out="cross", model=tiny_bert, select=None, **recipe):
         recipe = CrossEncoderRecipe(**{"steps": 3, "batch_size": 8, "learning_rate": 1e-3} | recipe)
-        return CrossEncoderConfig(
+        return TrainConfig(
             out=tmp_path / out, model=str(model), precision="fp32", recipe=recipe, select=select
         )
 
@@ -66,7 +65,7 @@ def test_the_loss_is_the_cross_entropy_of_soft_labels():
 @pytest.mark.parametrize("family", tiers(PAIR_FAMILIES, fast=("bert", "modernbert")))
 def test_the_peers_load_the_folder_with_the_same_scores(family, tiny_model, file, configure, words):
     pairs = read_labelled_pairs(file("train.tsv", HEADER, *scored(words)))
-    report = tune_cross_encoder(pairs, configure(model=tiny_model(family)))
+    report = train("cross-encoder", pairs, configure(model=tiny_model(family)))
     logits = TorchCrossEncoder.load(report.out).logits(FIRST, SECOND)
     assert logits.shape == (3, 1)
     np.testing.assert_allclose(logits, reference(report.out, FIRST, SECOND), atol=LOGIT_ERROR)
@@ -78,7 +77,7 @@ def test_the_peers_load_the_folder_with_the_same_scores(family, tiny_model, file
 @pytest.mark.full
 def test_its_bundle_has_the_same_scores(file, configure, words, tmp_path):
     pairs = read_labelled_pairs(file("train.tsv", HEADER, *scored(words)))
-    out = tune_cross_encoder(pairs, configure()).out
+    out = train("cross-encoder", pairs, configure()).out
     manifest = export_bundle(ExportConfig(str(out), tmp_path / "bundle"))
     with Reranker.load(tmp_path / "bundle") as reranker:
         found = reranker.predict(list(zip(FIRST, SECOND, strict=True)))
@@ -89,10 +88,10 @@ def test_its_bundle_has_the_same_scores(file, configure, words, tmp_path):
 
 def test_it_learns_scores_and_keeps_a_head_that_is_there(file, configure, words):
     pairs = read_labelled_pairs(file("train.tsv", HEADER, *scored(words)))
-    report = tune_cross_encoder(pairs, configure(steps=60, dropout=0.0))
+    report = train("cross-encoder", pairs, configure(steps=60, dropout=0.0))
     scores = TorchCrossEncoder.load(report.out).scores(pairs.first, pairs.second)
     assert scores[::2].min() > scores[1::2].max()
-    more = tune_cross_encoder(pairs, configure("more", model=report.out, steps=1, dropout=0.0))
+    more = train("cross-encoder", pairs, configure("more", model=report.out, steps=1, dropout=0.0))
     assert more.stats.losses[0] < report.stats.losses[0] / 2
     with pytest.raises(ModelError, match="is a cross-encoder, which has no vectors of texts"):
         TorchEncoder.load(report.out)
@@ -102,20 +101,20 @@ def test_classes_get_a_logit_each(file, configure, words):
     rows = [f"{words[i]}\t{words[i + i % 3]}\t{'xyz'[i % 3]}" for i in range(24)]
     pairs = read_labelled_pairs(file("nli.tsv", "premise\thypothesis\tlabel", *rows))
     assert pairs.labels == ("x", "y", "z")
-    report = tune_cross_encoder(pairs, configure(dropout=0.0))
+    report = train("cross-encoder", pairs, configure(dropout=0.0))
     logits = TorchCrossEncoder.load(report.out).logits(FIRST, SECOND)
     peer = CrossEncoder(str(report.out), device="cpu")
     found = peer.predict(list(zip(FIRST, SECOND, strict=True)), show_progress_bar=False)
     np.testing.assert_allclose(found, logits, atol=LOGIT_ERROR)
     assert peer.config.id2label == {0: "x", 1: "y", 2: "z"}
     with pytest.raises(ConfigError, match="lowest or highest goes with scores"):
-        tune_cross_encoder(pairs, configure("other", lowest=0.0))
+        train("cross-encoder", pairs, configure("other", lowest=0.0))
 
 
 def test_a_family_without_a_head_is_refused(tiny_model, file, configure, words):
     pairs = read_labelled_pairs(file("train.tsv", HEADER, *scored(words)))
     with pytest.raises(ModelError, match="no head for pairs is known for the family roformer"):
-        tune_cross_encoder(pairs, configure(model=tiny_model("roformer")))
+        train("cross-encoder", pairs, configure(model=tiny_model("roformer")))
 
 
 def test_a_head_must_be_there_to_be_loaded(tiny_bert):
@@ -128,12 +127,12 @@ def test_bad_input(file, configure, words):
     with pytest.raises(
         DataError, match=r"train.tsv: pair 25 \('a'\) has the score 7, expected 0 .. 5"
     ):
-        tune_cross_encoder(wrong, configure(lowest=0.0, highest=5.0))
+        train("cross-encoder", wrong, configure(lowest=0.0, highest=5.0))
     with pytest.raises(ConfigError, match="lowest 9 must be less than highest, 7"):
-        tune_cross_encoder(wrong, configure(lowest=9.0))
+        train("cross-encoder", wrong, configure(lowest=9.0))
     flat = read_labelled_pairs(file("flat.tsv", HEADER, "a\tb\t3", "c\td\t3"))
     with pytest.raises(DataError, match=r"all 2 rows of flat\.tsv have the value 3"):
-        tune_cross_encoder(flat, configure())
+        train("cross-encoder", flat, configure())
     for name, lines, message in [
         ("none.tsv", ["sentence1\tsentence2", "a\tb"], "has no labels"),
         ("nan.tsv", [HEADER, "a\tb\tnan"], "the label 'nan', expected a finite number"),
@@ -160,7 +159,7 @@ def test_numbers_are_scores_unless_they_are_named(file, header, options, labels,
 
 def test_the_command(file, cli, succeed, tiny_bert, tmp_path, words):
     train, out = file("train.tsv", HEADER, *scored(words)), tmp_path / "cross"
-    line = ("tune", tiny_bert, "--objective", "cross-encoder", "--data", train, "--out", out)
+    line = ("train", "cross-encoder", tiny_bert, "--data", train, "--out", out)
     done = succeed(*line, "--steps", 4, "--batch-size", 8, "--both-orders", "--select", train,
                    "--evaluate-every", 2)  # fmt: skip
     assert "train.tsv: 24 pairs with scores (0 without a label or a text left out)" in done.out
@@ -169,16 +168,9 @@ def test_the_command(file, cli, succeed, tiny_bert, tmp_path, words):
     best = f"; rho {training['spearman']:.4f} after step {training['best_step']}, the best\n"
     assert best in done.out
     for more, message in [
-        (("--recipe", "word"), "--recipe does not go with --objective cross-encoder"),
-        (("--temperature", "0.1"), "--temperature does not go with --objective cross-encoder"),
-        (("--cycles", "2"), "--cycles does not go with --objective cross-encoder"),
-        (("--joint",), "--joint does not go with --objective cross-encoder"),
-        (("--loss-batch", "400"), "--loss-batch does not go with --objective cross-encoder"),
+        (("--recipe", "word"), "there is no option --recipe"),
+        (("--loss-batch", "400"), "there is no option --loss-batch"),
     ]:
         done = cli(*line, *more)
         assert done.code != 0
         assert message in done.err
-    done = cli("tune", tiny_bert, "--data", train, "--out", tmp_path / "x", "--both-orders")
-    assert "--both-orders goes with --objective cross-encoder" in done.err
-    done = cli("tune", tiny_bert, "--objective", "cross-encoder", "--out", tmp_path / "x")
-    assert "--objective cross-encoder takes pairs: pass --data FILE" in done.err

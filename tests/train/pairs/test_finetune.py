@@ -8,9 +8,9 @@ import torch
 
 from mirror_rt import ConfigError, DataError, Predictor
 from mirror_rt.heads.task_heads import Heads
-from mirror_train import TorchEncoder
-from mirror_train.pairs import FinetuneConfig, FinetuneRecipe, TaskFiles, finetune
-from mirror_train.pairs.task_layers import RegressionLayer
+from mirror_train import TorchEncoder, TrainConfig
+from mirror_train.model.task_layers import RegressionLayer
+from mirror_train.systems import FinetuneRecipe, TaskFiles, train
 from rounding import HALF_UNIT, of_statistics
 
 GOOD, BAD = ["good", "best", "love"], ["bad", "lost", "death"]
@@ -20,7 +20,7 @@ GOOD, BAD = ["good", "best", "love"], ["bad", "lost", "death"]
 def configure(tiny_bert, tmp_path):
     def make(out="tuned", **recipe):
         recipe = FinetuneRecipe(**{"steps": 20, "batch_size": 8, "learning_rate": 1e-2} | recipe)
-        return FinetuneConfig(
+        return TrainConfig(
             out=tmp_path / out, model=str(tiny_bert), precision="fp32", recipe=recipe, task="own"
         )
 
@@ -66,9 +66,9 @@ def test_the_regression_is_that_of_tai():
 def test_a_frozen_encoder_stays_as_it_is(file, configure, tiny_bert):
     """The layer alone learns; bundle and metrics are those of the weights that were written."""
     rows = [f"{w} day\t{i % 7}\t{5 * (w in GOOD)}.5" for i, w in enumerate((GOOD + BAD) * 8)]
-    train = file("train.tsv", "sentence1\tsentence2\tscore", *rows)
-    data = load(train, dev=train, test=train, layer="regression")
-    report = finetune(data, configure(layer="regression", frozen=True))
+    table = file("train.tsv", "sentence1\tsentence2\tscore", *rows)
+    data = load(table, dev=table, test=table, layer="regression")
+    report = train("finetune", data, configure(layer="regression", frozen=True))
     before, after = TorchEncoder.load(tiny_bert), TorchEncoder.load(report.out)
     np.testing.assert_array_equal(before.encode(GOOD), after.encode(GOOD))
     found = Predictor(after, Heads.read(report.out)).predict(None, data.test.items())
@@ -78,7 +78,7 @@ def test_a_frozen_encoder_stays_as_it_is(file, configure, tiny_bert):
     )
     assert training["metrics"]["own"]["spearman"] > 0.5
     assert report.manifest.recipe["system"] == "finetune"
-    moved = finetune(data, configure("moved", layer="regression", steps=2))
+    moved = train("finetune", data, configure("moved", layer="regression", steps=2))
     assert np.abs(TorchEncoder.load(moved.out).encode(GOOD) - before.encode(GOOD)).max() > 1e-4
 
 
@@ -136,7 +136,7 @@ def test_bad_input(file, configure):
     ]:
         data = load(path, layer="regression")
         with pytest.raises(error, match=message):
-            finetune(data, configure(layer="regression"))
+            train("finetune", data, configure(layer="regression"))
     with pytest.raises(ConfigError, match="a name of a head"):
         dataclasses.replace(configure(), task="No Head")
     with pytest.raises(ConfigError, match="hinge must be in -1"):
@@ -149,7 +149,7 @@ def test_the_command(file, succeed, tiny_bert, tmp_path):
     ]
     train = file("train.tsv", "text\tlabel", *rows)
     out = tmp_path / "tuned"
-    done = succeed("finetune", tiny_bert, "--data", train, "--dev", train, "--frozen",
+    done = succeed("train", "finetune", tiny_bert, "--data", train, "--dev", train, "--frozen",
                    "--steps", 4, "--batch-size", 8, "--out", out)  # fmt: skip
     assert "label: 24 rows to train on (train.tsv; 0 without" in done.out
     assert "label  accuracy" in done.out

@@ -11,16 +11,15 @@ import torch
 from mirror_rt import BundleError, ConfigError, DataError, InvalidTextError, ModelError, Predictor
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.heads.task_heads import Heads
-from mirror_train import TorchEncoder
-from mirror_train.pairs import (
-    MultitaskConfig,
+from mirror_train import TorchEncoder, TrainConfig
+from mirror_train.data.passes import Passes
+from mirror_train.data.tasks import MultitaskData
+from mirror_train.systems import (
     MultitaskRecipe,
     load_multitask_data,
-    tune_multitask,
+    train,
 )
-from mirror_train.pairs.multitask import step_batches
-from mirror_train.pairs.multitask_data import MultitaskData
-from mirror_train.pairs.passes import Passes
+from mirror_train.training.labelled import step_batches
 
 GOOD, BAD, FILL = ["good", "best", "love"], ["bad", "lost", "death"], ["the", "of", "day", "house"]
 GRADES = [BAD[:2], BAD[:1], FILL[:1], GOOD[:1], GOOD[:2]]
@@ -70,7 +69,7 @@ def configure(tiny_bert, tmp_path):
     def make(out="tuned", **options):
         changes = options.pop("recipe", {})
         recipe = dataclasses.replace(RECIPE, **changes)
-        return MultitaskConfig(
+        return TrainConfig(
             out=tmp_path / out, model=str(tiny_bert), precision="fp32", recipe=recipe, **options
         )
 
@@ -80,9 +79,10 @@ def configure(tiny_bert, tmp_path):
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory, tiny_bert, folder):
     out = tmp_path_factory.mktemp("multitask") / "tuned"
-    return tune_multitask(
+    return train(
+        "multitask",
         load_multitask_data(folder),
-        MultitaskConfig(out=out, model=str(tiny_bert), precision="fp32", recipe=RECIPE),
+        TrainConfig(out=out, model=str(tiny_bert), precision="fp32", recipe=RECIPE),
     )
 
 
@@ -152,7 +152,7 @@ def test_metrics_are_those_of_the_saved_weights(tuned, folder):
 
 
 def test_earlier_weights_are_kept_where_they_were_better(folder, configure, monkeypatch):
-    from mirror_train.pairs import multitask
+    from mirror_train.training import labelled
 
     def metrics_of(value):
         return {"similarity": {"pearson": value}}
@@ -165,9 +165,9 @@ def test_earlier_weights_are_kept_where_they_were_better(folder, configure, monk
         states.append(layer.linear.weight.detach().clone())
         return metrics_of(next(values))
 
-    monkeypatch.setattr(multitask, "evaluate_tasks", evaluate)
+    monkeypatch.setattr(labelled, "evaluate_tasks", evaluate)
     data = MultitaskData({"similarity": load_multitask_data(folder).tasks["similarity"]})
-    report = tune_multitask(data, configure(recipe={"steps": 3}, evaluate_every=1))
+    report = train("multitask", data, configure(recipe={"steps": 3}, evaluate_every=1))
     assert report.manifest.training["best_step"] == 1
     assert report.manifest.training["metrics"] == metrics_of(0.9)
     kept = Heads.read(report.out).get("similarity").weight
@@ -178,8 +178,8 @@ def test_earlier_weights_are_kept_where_they_were_better(folder, configure, monk
 @pytest.mark.full
 def test_a_step_is_the_weighted_sum_of_the_tasks(folder, configure):
     """L = 5 L_sent + 20 L_para + L_sem (section 4.3), without dropout, at the first step."""
-    from mirror_train.pairs.multitask import _layer
-    from mirror_train.pairs.task_run import open_model
+    from mirror_train.systems.multitask import _layer
+    from mirror_train.training.labelled import open_model
     from mirror_train.training.run import begun
 
     data = load_multitask_data(folder)
@@ -192,14 +192,14 @@ def test_a_step_is_the_weighted_sum_of_the_tasks(folder, configure):
         for name, part in data.tasks.items()
     }
     with begun(config, "fp32") as run:
-        layers = open_model(run, config, make, data={}).layers
+        layers = open_model(run, make, data={}).layers
     encoder = TorchEncoder.load(config.model, pooling="mean")
     expected = 0.0
     for task, texts, targets in step_batches(data, config.recipe.batch_sizes, config.seed)(0):
         z = torch.from_numpy(encoder.encode(texts, normalize_embeddings=False))
         loss = layers[task].loss(z, torch.from_numpy(targets)).item()
         expected += {"sentiment": 5, "paraphrase": 20, "similarity": 1}[task] * loss
-    found = tune_multitask(data, config).stats.losses[0]
+    found = train("multitask", data, config).stats.losses[0]
     assert found == pytest.approx(expected, rel=1e-4)
 
 
@@ -224,11 +224,11 @@ def test_bad_input(folder, configure, tmp_path):
     without = rows.train.take(np.flatnonzero(rows.train.targets != 3))
     lacking = MultitaskData({"sentiment": dataclasses.replace(rows, train=without)})
     with pytest.raises(DataError, match="has the label 'positive', which could never be learnt"):
-        tune_multitask(lacking, configure())
+        train("multitask", lacking, configure())
     with pytest.raises(ModelError, match=r"the loss became .* lower --learning-rate"):
-        tune_multitask(data, configure(recipe={"learning_rate": 1e30}))
+        train("multitask", data, configure(recipe={"learning_rate": 1e30}))
     with pytest.raises(ConfigError, match="max_length 200 is more than the 128 positions"):
-        tune_multitask(data, configure(recipe={"max_length": 200}))
+        train("multitask", data, configure(recipe={"max_length": 200}))
     assert not list(tmp_path.iterdir())
     for field, value, message in [
         ("steps", 0, "steps must be at least 1"),
@@ -304,7 +304,7 @@ def test_predict_refuses(exported, bundle, folder, tuned, tmp_path, cli):
     empty.touch()
     quora = folder / "quora-dev.csv"
     for arguments, code, message in [
-        ([bundle, "--input", lines], 1, "has no task heads: mirror-rt finetune"),
+        ([bundle, "--input", lines], 1, "has no task heads: mirror-rt train finetune"),
         ([tuned.out, "--input", lines], 2, "name the head: there are sentiment, paraphrase"),
         ([exported, "--input", lines], 2, "name the head: there are sentiment, paraphrase"),
         ([exported, "--head", "x", "--input", lines], 2, "no head 'x'"),

@@ -11,19 +11,16 @@ import torch
 
 from mirror_rt import ConfigError, DataError, ModelError, OutputExistsError
 from mirror_rt.evaluation.similarity import cosines
-from mirror_train import TorchEncoder
+from mirror_train import TorchEncoder, TrainConfig
 from mirror_train.model.cross_encoder import TorchCrossEncoder
-from mirror_train.pairs import (
-    CrossEncoderConfig,
+from mirror_train.systems import (
     CrossEncoderRecipe,
-    TransEncoderConfig,
     TransEncoderRecipe,
     read_unlabelled_pairs,
-    tune_cross_encoder,
-    tune_trans_encoder,
+    train,
 )
-from mirror_train.pairs import trans_encoder as module
-from mirror_train.pairs.trans_encoder import cosine_error
+from mirror_train.systems import trans_encoder as module
+from mirror_train.systems.trans_encoder import cosine_error
 from mirror_train.training.checkpoint import Interrupted
 from mirror_train.training.loop import Trainer
 from rounding import RUN_ERROR, SCORE_ERROR, of_statistics
@@ -42,7 +39,7 @@ def configure(tiny_bert, tmp_path):
         recipe = {"cycles": 2, "steps": 4, "batch_size": 8, "learning_rate": 1e-3,
                   "encoder_steps": 4, "encoder_batch_size": 8}  # fmt: skip
         given = TransEncoderRecipe(**recipe | options.pop("recipe", {}))
-        return TransEncoderConfig(
+        return TrainConfig(
             out=tmp_path / out, model=str(tiny_bert), precision="fp32", recipe=given, **options
         )
 
@@ -75,18 +72,18 @@ def test_each_model_labels_for_the_other(pairs, configure, monkeypatch, tiny_ber
         seen.append((rows.targets, given))
         return original(*given, **options)
 
-    for name in ("tune_cross_encoder", "pair_trainer"):
+    for name in ("train_cross_encoder", "pair_trainer"):
         monkeypatch.setattr(module, name, partial(spied, getattr(module, name)))
-    report = tune_trans_encoder(pairs, configure(recipe={"cycles": 1, "pooling": "mean"}))
+    report = train("trans-encoder", pairs, configure(recipe={"cycles": 1, "pooling": "mean"}))
     (by_encoder, given), (by_cross_encoder, _) = seen
     encoder = TorchEncoder.load(tiny_bert, pooling="mean")
     expected = cosines(encoder, pairs.first, pairs.second)
     np.testing.assert_allclose(by_encoder, expected.clip(0, 1), atol=RUN_ERROR)
     assert given[1].recipe.both_orders
-    cross_encoder = TorchCrossEncoder.load(report.cross_encoder.out)
+    cross_encoder = TorchCrossEncoder.load(report.also.out)
     scores = cross_encoder.scores(pairs.first, pairs.second)
     np.testing.assert_allclose(by_cross_encoder, scores, atol=SCORE_ERROR)
-    for one in report:
+    for one in (report, report.also):
         assert one.manifest.recipe["system"] == "trans-encoder"
         assert (one.manifest.data["rows"], one.manifest.training["steps"]) == (30, 4)
 
@@ -94,7 +91,7 @@ def test_each_model_labels_for_the_other(pairs, configure, monkeypatch, tiny_ber
 @pytest.mark.full
 def test_ctrl_c_leaves_what_is_finished(pairs, configure, tmp_path, monkeypatch):
     """In the encoder of the first cycle; the resumed run repeats the uninterrupted one."""
-    whole = tune_trans_encoder(pairs, configure("whole"))
+    whole = train("trans-encoder", pairs, configure("whole"))
     runs, original = [], Trainer._step
 
     def interrupted(self, number):
@@ -106,24 +103,24 @@ def test_ctrl_c_leaves_what_is_finished(pairs, configure, tmp_path, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_step", interrupted)
         with pytest.raises(Interrupted, match="interrupted after step 2 of 4; continue with --res"):
-            tune_trans_encoder(pairs, configure("parts"))
+            train("trans-encoder", pairs, configure("parts"))
     left = sorted(path.name for path in (tmp_path / "parts.cycles").iterdir())
     assert left == ["1-cross-encoder", "1-encoder.checkpoints"]
     with pytest.raises(OutputExistsError, match=r"parts.cycles is left .* with --resume"):
-        tune_trans_encoder(pairs, configure("parts"))
+        train("trans-encoder", pairs, configure("parts"))
     with pytest.raises(ConfigError, match="of another run: learning_rate was"):
         changed = configure("parts", resume=True, recipe={"learning_rate": 2e-3})
-        tune_trans_encoder(pairs, changed)
+        train("trans-encoder", pairs, changed)
     other = dataclasses.replace(pairs, first=pairs.second, second=pairs.first)
     with pytest.raises(ConfigError, match="of another run: data was"):
-        tune_trans_encoder(other, configure("parts", resume=True))
-    resumed = tune_trans_encoder(pairs, configure("parts", resume=True))
+        train("trans-encoder", other, configure("parts", resume=True))
+    resumed = train("trans-encoder", pairs, configure("parts", resume=True))
     for found, expected in zip(
         outputs(tmp_path / "parts"), outputs(tmp_path / "whole"), strict=True
     ):
         np.testing.assert_array_equal(found, expected)
-    assert resumed.encoder.out.parent.name == "parts"
-    assert whole.cross_encoder.manifest.training["steps"] == 4
+    assert resumed.out.parent.name == "parts"
+    assert whole.also.manifest.training["steps"] == 4
     assert not (tmp_path / "parts.cycles").exists()
 
 
@@ -131,44 +128,44 @@ def test_development_pairs_choose_the_cycle(pairs, configure, tmp_path, monkeypa
     table = tmp_path / "dev.tsv"
     table.write_text("text1\ttext2\tscore\nthe river\told town\t1\nday\ttime\t3\nin\ton\t2\n")
     scores = iter([0.5, 0.2, 0.4, 0.9])  # cross-encoder, encoder, and again
-    for name in ("pairs.cross_encoder.score_correlation", "training.run.evaluate_similarity"):
+    for name in ("systems.cross_encoder.score_correlation", "training.run.evaluate_similarity"):
         monkeypatch.setattr(f"mirror_train.{name}", lambda model, found: next(scores))
     kept = {}
     monkeypatch.setattr(
         shutil, "copytree", lambda source, target: kept.setdefault(target.name, source.name)
     )
-    report = tune_trans_encoder(pairs, configure(select=table, evaluate_every=4))
+    report = train("trans-encoder", pairs, configure(select=table, evaluate_every=4))
     assert kept == {"cross-encoder": "1-cross-encoder", "encoder": "2-encoder"}
-    assert report.encoder.manifest.training["spearman"] == 0.9
+    assert report.manifest.training["spearman"] == 0.9
 
 
 @pytest.mark.full
 def test_a_teacher_labels_for_the_first_cycle(pairs, configure, tmp_path):
     """The encoder is the one that this cross-encoder makes in a run that trains both."""
-    both = tune_trans_encoder(pairs, configure(recipe={"cycles": 1}))
-    teacher = both.cross_encoder.out
-    alone = tune_trans_encoder(pairs, configure("alone", teacher=teacher, recipe={"cycles": 1}))
-    assert alone.cross_encoder is None
+    both = train("trans-encoder", pairs, configure(recipe={"cycles": 1}))
+    teacher = both.also.out
+    alone = train("trans-encoder", pairs, configure("alone", teacher=teacher, recipe={"cycles": 1}))
+    assert alone.also is None
     assert [path.name for path in (tmp_path / "alone").iterdir()] == ["encoder"]
     probes = ["the river", "old town hall"]
-    found, expected = (TorchEncoder.load(one.encoder.out).encode(probes) for one in (alone, both))
+    found, expected = (TorchEncoder.load(one.out).encode(probes) for one in (alone, both))
     np.testing.assert_array_equal(found, expected)
-    more = tune_trans_encoder(pairs, configure("more", teacher=teacher))
-    assert more.cross_encoder.out == tmp_path / "more" / "cross-encoder"
+    more = train("trans-encoder", pairs, configure("more", teacher=teacher))
+    assert more.also.out == tmp_path / "more" / "cross-encoder"
 
 
 def test_a_teacher_that_cannot_score_pairs(pairs, configure, tiny_bert, tmp_path):
     labelled = dataclasses.replace(pairs, targets=np.arange(30) % 3, labels=("a", "b", "c"))
-    settings = CrossEncoderConfig(out=tmp_path / "classes", model=str(tiny_bert),
+    settings = TrainConfig(out=tmp_path / "classes", model=str(tiny_bert),
                                   recipe=CrossEncoderRecipe(steps=1, batch_size=4))  # fmt: skip
-    classes = tune_cross_encoder(labelled, settings).out
+    classes = train("cross-encoder", labelled, settings).out
     for teacher, message in [
         (classes, "a cross-encoder with one logit gives scores, this one has 3"),
         (tiny_bert, "is no cross-encoder"),
         (tmp_path / "missing", "missing"),
     ]:
         with pytest.raises(ModelError, match=message):
-            tune_trans_encoder(pairs, configure("none", teacher=teacher))
+            train("trans-encoder", pairs, configure("none", teacher=teacher))
         assert not (tmp_path / "none").exists()
 
 
@@ -193,13 +190,10 @@ def test_pairs_without_labels_are_read_from_any_table(tmp_path):
 
 
 def test_the_command(cli, succeed, tiny_bert, tmp_path, pairs):
-    line = ("tune", tiny_bert, "--objective", "trans-encoder", "--data", tmp_path / "pairs.tsv",
+    line = ("train", "trans-encoder", tiny_bert, "--data", tmp_path / "pairs.tsv",
             "--out", tmp_path / "both")  # fmt: skip
     done = succeed(*line, "--cycles", 1, "--steps", 2, "--batch-size", 8, "--encoder-steps", 2,
                    "--encoder-batch-size", 8, "--pooling", "mean")  # fmt: skip
     assert "pairs.tsv: 30 pairs without labels" in done.out
     assert f"next: mirror-rt export {tmp_path / 'both' / 'encoder'}" in done.out
-    done = cli(*line, "--lowest", 1)
-    assert "--lowest does not go with --objective trans-encoder" in done.err
-    done = cli("tune", tiny_bert, *line[4:], "--teacher", tiny_bert)
-    assert "--teacher goes with --objective trans-encoder" in done.err
+    assert "there is no option --lowest" in cli(*line, "--lowest", 1).err

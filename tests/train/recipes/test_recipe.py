@@ -4,7 +4,7 @@ import pytest
 
 from mirror_rt import ConfigError
 from mirror_train import load_recipe, recipe_names
-from mirror_train.flow import CfConfig
+from mirror_train.systems import CfRecipe, TrainConfig
 
 
 def test_the_shipped_recipes_are_the_papers():
@@ -29,7 +29,7 @@ def test_the_first_step_of_bert_cf():
     assert (recipe.span_mask, recipe.span_probability, recipe.span_length) == ("tokens", 0.3, 5)
     assert (recipe.batch_size, recipe.learning_rate, recipe.weight_decay) == (16, 1e-4, 0.01)
     assert (recipe.dropout, recipe.pooling, recipe.loss) == (0.1, "mean", "first_view")
-    assert (recipe.steps, CfConfig(out=Path("x")).seed) == (10_000, 11711)
+    assert (recipe.steps, TrainConfig(out=Path("x"), recipe=CfRecipe()).seed) == (10_000, 11711)
     assert recipe.replace(epochs=2).steps is None  # an option that would be ignored otherwise
 
 
@@ -80,7 +80,7 @@ def test_unknown_names_suggest_the_nearest(tmp_path):
 def test_a_file_of_ones_own(tmp_path):
     from importlib import resources
 
-    shipped = (resources.files("mirror_train") / "recipes" / "word.toml").read_text()
+    shipped = (resources.files("mirror_train") / "systems" / "word.toml").read_text()
     path = tmp_path / "mine.toml"
     path.write_text(shipped.replace("temperature = 0.2", "temperature = 0.1"))
     assert load_recipe(path).temperature == 0.1

@@ -10,27 +10,21 @@ from safetensors.torch import load_file
 
 from mirror_rt import ConfigError, DataError, OutputExistsError
 from mirror_rt.heads.task_heads import Heads
-from mirror_train import TorchEncoder, TrainingData, TuneConfig, load_recipe, tune
+from mirror_train import TorchEncoder, TrainConfig, TrainingData, load_recipe
 from mirror_train.data.labelled_examples import Examples
-from mirror_train.flow import CfConfig, CfRecipe, FlowConfig, FlowRecipe, tune_cf, tune_flow
+from mirror_train.data.tasks import TaskData
 from mirror_train.model.cross_encoder import TorchCrossEncoder
-from mirror_train.pairs import (
-    BurtConfig,
+from mirror_train.systems import (
     BurtRecipe,
     BurtTasks,
-    CrossEncoderConfig,
+    CfRecipe,
     CrossEncoderRecipe,
-    FinetuneConfig,
     FinetuneRecipe,
-    MultitaskConfig,
+    FlowRecipe,
     MultitaskData,
     MultitaskRecipe,
-    finetune,
-    tune_burt,
-    tune_cross_encoder,
-    tune_multitask,
+    train,
 )
-from mirror_train.pairs.multitask_data import TaskData
 from mirror_train.training.checkpoint import Interrupted
 from mirror_train.training.loop import Trainer
 from tiers import tiers
@@ -66,7 +60,7 @@ def tasks(words):
 
 
 def systems(words):
-    """The function of each system, its data, and the class of its settings with a short recipe."""
+    """The name of each system, its data, and a short recipe."""
     flow = FlowRecipe(steps=STEPS, batch_size=8, learning_rate=1e-3)
     mirror = load_recipe("word").replace(batch_size=8, epochs=1, learning_rate=1e-3, span_length=2)
     cf = CfRecipe(mirror=mirror, flow=flow)
@@ -76,19 +70,14 @@ def systems(words):
     multitask = MultitaskRecipe(steps=STEPS, learning_rate=1e-2, projection=8, batch_sizes=SIZES)
     texts, (burt_tasks, multitask_data) = strings(words), tasks(words)
     return {
-        "tune": (tune, texts, TuneConfig, mirror),
-        "flow": (tune_flow, texts, FlowConfig, flow),
-        "cf": (tune_cf, texts, CfConfig, cf),
-        "cf-joint": (tune_cf, texts, CfConfig, cf.replace(joint=True)),
-        "burt": (tune_burt, burt_tasks, BurtConfig, burt),
-        "multitask": (tune_multitask, multitask_data, MultitaskConfig, multitask),
-        "finetune": (finetune, multitask_data.tasks["similarity"], FinetuneConfig, frozen),
-        "cross-encoder": (
-            tune_cross_encoder,
-            multitask_data.tasks["similarity"].train,
-            CrossEncoderConfig,
-            cross,
-        ),
+        "tune": ("mirror", texts, mirror),
+        "flow": ("flow", texts, flow),
+        "cf": ("cf", texts, cf),
+        "cf-joint": ("cf", texts, cf.replace(joint=True)),
+        "burt": ("burt", burt_tasks, burt),
+        "multitask": ("multitask", multitask_data, multitask),
+        "finetune": ("finetune", multitask_data.tasks["similarity"], frozen),
+        "cross-encoder": ("cross-encoder", multitask_data.tasks["similarity"].train, cross),
     }
 
 
@@ -100,9 +89,10 @@ def runner(words, tiny_bert, tmp_path):
     """Runs a system into a folder, with options."""
 
     def run(system, out, **options):
-        function, data, config, recipe = systems(words)[system]
+        name, data, recipe = systems(words)[system]
         options = {"evaluate_every": 3, "recipe": recipe} | options
-        return function(data, config(out=tmp_path / out, model=str(tiny_bert), **options))
+        config = TrainConfig(out=tmp_path / out, model=str(tiny_bert), **options)
+        return train(name, data, config)
 
     return run
 
@@ -185,7 +175,7 @@ def test_the_best_weights_outlive_an_interruption(runner, monkeypatch):
     def evaluate(model, held):
         return {"similarity": {"pearson": next(scores)}}
 
-    monkeypatch.setattr("mirror_train.pairs.multitask.evaluate_tasks", evaluate)
+    monkeypatch.setattr("mirror_train.training.labelled.evaluate_tasks", evaluate)
     with monkeypatch.context() as patch:
         interrupt_at(4, patch)
         with pytest.raises(Interrupted):
@@ -211,7 +201,7 @@ def test_scored_pairs_choose_the_weights(system, runner, tmp_path, monkeypatch):
         return [*scores.values()][(len(seen) - 1) % 3]
 
     monkeypatch.setattr("mirror_train.training.run.evaluate_similarity", evaluate)
-    monkeypatch.setattr("mirror_train.pairs.cross_encoder.score_correlation", evaluate)
+    monkeypatch.setattr("mirror_train.systems.cross_encoder.score_correlation", evaluate)
     report = runner(system, "whole", select=pairs)
     assert len(seen) == (6 if system == "cf" else 3)
     np.testing.assert_allclose(weights(report.out)[0], seen[-2], atol=1e-5)
@@ -219,7 +209,7 @@ def test_scored_pairs_choose_the_weights(system, runner, tmp_path, monkeypatch):
     assert (training["best_step"], training["spearman"], training["steps"]) == (6, 0.9, STEPS)
     assert training["select"]["file"] == "dev.tsv"
     with monkeypatch.context() as patch:
-        for name in ("training.run.evaluate_similarity", "pairs.cross_encoder.score_correlation"):
+        for name in ("training.run.evaluate_similarity", "systems.cross_encoder.score_correlation"):
             patch.setattr(f"mirror_train.{name}", lambda *_: {0: 0.1, 1: 0.9}[len(seen) % 2])
         interrupt_at(6, patch)
         seen.append(None)
@@ -234,7 +224,7 @@ def test_scored_pairs_choose_the_weights(system, runner, tmp_path, monkeypatch):
 
 @pytest.mark.full
 def test_steps_in_the_place_of_epochs(runner, words):
-    recipe = systems(words)["tune"][3].replace(epochs=3, steps=2 * STEPS + 3)
+    recipe = systems(words)["tune"][2].replace(epochs=3, steps=2 * STEPS + 3)
     losses = runner("tune", "out", recipe=recipe).stats.losses
     assert len(losses) == 2 * STEPS + 3
     assert runner("tune", "epochs", recipe=recipe.replace(steps=None)).stats.losses[:19] == losses
@@ -243,7 +233,7 @@ def test_steps_in_the_place_of_epochs(runner, words):
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_system_warms_up_and_decays(system, runner, words, monkeypatch):
     """The rate of each step by the formula of BURT's section 4: warm-up, then linear decay."""
-    recipe = systems(words)[system][3]
+    recipe = systems(words)[system][2]
     changes = {"warm_up": 0.25, "decay": True}
     if isinstance(recipe, CfRecipe):
         recipe = recipe.replace(flow=recipe.flow.replace(**changes))
@@ -293,11 +283,11 @@ def test_the_seed_decides_and_the_global_state_is_left_alone(system, runner):
 def test_multitask_trains_the_flow_that_it_begins_with(runner, words, tmp_path):
     """BERT-CF, section 5.3: "we have all layers unfrozen"."""
     flowed = runner("flow", "flowed").out
-    _, data, _, recipe = systems(words)["multitask"]
-    config = MultitaskConfig(
+    _, data, recipe = systems(words)["multitask"]
+    config = TrainConfig(
         out=tmp_path / "out", model=str(flowed), recipe=recipe, evaluate_every=STEPS
     )
-    report = tune_multitask(data, config)
+    report = train("multitask", data, config)
     (before,) = TorchEncoder.load(flowed).head.layers
     (after,) = TorchEncoder.load(report.out).head.layers
     for name, weight in before.blocks.state_dict().items():

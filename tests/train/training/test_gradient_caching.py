@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mirror_rt import ConfigError, DataError
-from mirror_train import TorchEncoder, TuneConfig, infonce, load_recipe, load_training_data, tune
+from mirror_train import TorchEncoder, TrainConfig, infonce, load_recipe, load_training_data, tune
 from mirror_train.model.forward import Forward, in_order
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import load_pretrained
@@ -161,7 +161,7 @@ def test_chunks_keep_to_their_budget(tiny_bert, phrases, max_rows, pad_to):
 def configure(tiny_bert, tmp_path):
     def make(out="tuned", *, recipe=None, **options):
         changes = {"batch_size": 30, "learning_rate": 1e-3, "epochs": 1} | (recipe or {})
-        return TuneConfig(
+        return TrainConfig(
             recipe=load_recipe("word").replace(**changes),
             out=tmp_path / out,
             model=str(tiny_bert),
@@ -238,7 +238,7 @@ def test_a_loss_batch_without_negatives(tmp_path, configure):
 MEMORY = """
 import re, sys
 from pathlib import Path
-from mirror_train import TuneConfig, load_recipe, load_training_data, tune
+from mirror_train import TrainConfig, load_recipe, load_training_data, tune
 
 def peak():  # MiB; not ru_maxrss, which starts at the size of the parent process
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
@@ -247,7 +247,7 @@ model, text, out = sys.argv[1:]
 data = load_training_data(Path(text))
 recipe = load_recipe("sentence").replace(max_length=64)
 for batch_size, loss_batch in [(20, None), (20, 400), (400, None)]:
-    config = TuneConfig(recipe=recipe.replace(batch_size=batch_size), out=Path(out) / f"{peak()}",
+    config = TrainConfig(recipe=recipe.replace(batch_size=batch_size), out=Path(out) / f"{peak()}",
                         model=model, precision="fp32", loss_batch=loss_batch)
     tune(data, config)
     print(peak())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mirror_rt import ConfigError
-from mirror_train import TrainingData, TuneConfig, load_recipe, tune
+from mirror_train import TrainConfig, TrainingData, load_recipe, tune
 from mirror_train.compute.processes import Processes
 from mirror_train.data import installed_thesauri
 from mirror_train.data.batches import Batches
@@ -25,7 +25,7 @@ def run(tiny_bert, tmp_path):
 
     def tuned(name="out", **changes):
         recipe = RECIPE.replace(**changes)
-        config = TuneConfig(
+        config = TrainConfig(
             out=tmp_path / name, model=str(tiny_bert), precision="fp32", recipe=recipe
         )
         report = tune(DATA, config)

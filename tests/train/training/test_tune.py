@@ -11,14 +11,7 @@ from transformers import AutoModel, AutoTokenizer
 from mirror_rt import ConfigError, DataError, ModelError, OutputExistsError
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.cli import main
-from mirror_train import (
-    TorchEncoder,
-    TuneConfig,
-    infonce,
-    load_recipe,
-    load_training_data,
-    tune,
-)
+from mirror_train import TorchEncoder, TrainConfig, infonce, load_recipe, load_training_data, tune
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.loop import Trainer
 from mirror_train.training.pooling import choose_pooling
@@ -41,7 +34,7 @@ def configure(tiny_bert, tmp_path):
 
     def make(out="tuned", *, recipe=None, **options):
         changes = {"batch_size": 40, "learning_rate": 1e-3} | (recipe or {})
-        return TuneConfig(
+        return TrainConfig(
             recipe=load_recipe("word").replace(**changes),
             out=tmp_path / out,
             model=str(options.pop("model", tiny_bert)),
@@ -258,7 +251,7 @@ def test_pooling_auto_takes_what_the_folder_declares(data, configure, tiny_bert)
 def test_the_pooling_of_the_papers(family, recipe, changes, pooling, tiny_model, tmp_path):
     """EMNLP 2021, appendix B: [CLS], but the mean for BERT at the level of sentences."""
     recipe = load_recipe(recipe).replace(**changes)
-    config = TuneConfig(out=tmp_path / "out", model=str(tiny_model(family)), recipe=recipe)
+    config = TrainConfig(out=tmp_path / "out", model=str(tiny_model(family)), recipe=recipe)
     assert choose_pooling(load_base(config), config).pooling == pooling
 
 

@@ -6,7 +6,7 @@ import torch
 
 from mirror_rt import Encoder
 from mirror_rt.errors import ConfigError, ModelError
-from mirror_train import TorchEncoder, TrainingData, TuneConfig, load_recipe, tune
+from mirror_train import TorchEncoder, TrainConfig, TrainingData, load_recipe, tune
 from mirror_train.training.whitening import whitening_layer
 from rounding import OTHER_TOOLS, of_sums
 from tiers import tiers
@@ -75,7 +75,7 @@ def run(tiny_bert, out, *, whitening=0.5, **options):
     changes = {"whitening": whitening, "dropout": 0.0, "batch_size": 10, "epochs": 1}
     recipe = load_recipe("word").replace(**changes)
     data = TrainingData(STRINGS, STRINGS, None, "strings")
-    return tune(data, TuneConfig(recipe=recipe, out=out, model=str(tiny_bert), **options))
+    return tune(data, TrainConfig(recipe=recipe, out=out, model=str(tiny_bert), **options))
 
 
 @pytest.mark.full

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.errors import ConfigError
-from mirror_train.cli.training_options import RUN, Training, print_result
 from mirror_train.compute.launch import check_one_process, is_first_process
-from mirror_train.pairs.burt_data import BurtTasks
-from mirror_train.recipes.systems import BurtRecipe
-from mirror_train.training.run_config import BurtConfig
+from mirror_train.data.burt_tasks import BurtTasks
+from mirror_train.systems.burt import BurtRecipe
+from mirror_train.systems.options import Training, print_result, run_options
+from mirror_train.training.run_config import TrainConfig
 
 if TYPE_CHECKING:
     from mirror_rt.evaluation.suites import EvaluationSet
@@ -72,7 +72,7 @@ class _Ablation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Burt(Training):
+class TrainBurt(Training):
     r"""Train an encoder on pairs, each side encoded by itself (BURT, Li and Zhao 2020).
 
     The objectives are nli (entailment, neutral or contradiction, of sentences), pi (paraphrases
@@ -90,15 +90,16 @@ class Burt(Training):
     """
 
     data: Annotated[_Data, Group("data")]
-    config: Annotated[Given[BurtConfig], RUN]
+    config: Annotated[Given[TrainConfig], run_options("precision")]
     recipe: Annotated[Given[BurtRecipe], Group("hyper-parameters")]
     rows: Annotated[_Ablation, Group("ablations (table 4 of the paper)")]
 
     def run(self) -> int:
         from mirror_train.experiments.burt_ablation import read_sets, semeval_set
-        from mirror_train.pairs.burt import tune_burt
+        from mirror_train.systems import train
 
-        config, rows = self.config.make(show_progress_bar=not self.quiet), self.rows
+        recipe, rows = self.recipe.make(), self.rows
+        config = self.settings("burt", self.config, recipe)
         sets = []
         if rows.ablation is not None:
             sets = read_sets(rows.evaluate, rows.ppdb_test)
@@ -121,14 +122,12 @@ class Burt(Training):
             if config.resume:
                 raise ConfigError("--ablation goes on by the same command, without --resume")
             return _run_ablation(tasks, config, rows, sets)
-        report = tune_burt(tasks, config)
-        if is_first_process():
-            print_result(report)
+        print_result(train("burt", tasks, config))
         return 0
 
 
 def _run_ablation(
-    tasks: BurtTasks, config: BurtConfig, rows: _Ablation, sets: list[EvaluationSet]
+    tasks: BurtTasks, config: TrainConfig, rows: _Ablation, sets: list[EvaluationSet]
 ) -> int:
     from mirror_train.cli.study_run import run_and_report
     from mirror_train.experiments.burt_ablation import ABLATIONS, plan_ablations

@@ -24,7 +24,7 @@ from mirror_train.data.training_data import TrainingData
 from mirror_train.experiments.mirror_studies import STUDIES
 from mirror_train.experiments.setups import MirrorStudy
 from mirror_train.experiments.study import StudyConfig, sets_of, static_rows
-from mirror_train.experiments.systems.table import SYSTEMS, SystemsConfig, plan_systems
+from mirror_train.experiments.systems_study import ENTRIES, SystemsConfig, plan_systems
 from mirror_train.recipes.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _listed(titles: dict[str, str]) -> str:
 _OF_SYSTEMS = Group(
     "systems",
     "only with 'systems'. It takes --data, --lang, --top and the model's options.\n"
-    + _listed({name: f"{one.title} ({one.source})" for name, one in SYSTEMS.items()}),
+    + _listed({name: f"{one.title} ({one.source})" for name, (_, one) in ENTRIES.items()}),
 )
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from mirror_rt.cli.parsing.parser import UsageError
 from mirror_rt.errors import ConfigError
 from mirror_rt.io.atomic import check_free
-from mirror_train.cli.training_options import print_result
 from mirror_train.cli.tune_joint import JOINT_BASE, JointRun, joint_run
 from mirror_train.cli.tune_languages import (
     first_strings,
@@ -19,13 +18,13 @@ from mirror_train.cli.tune_languages import (
     with_base,
 )
 from mirror_train.cli.tune_options import INSTALLED, TuneOptions
-from mirror_train.cli.tune_pairs import run_pairs
 from mirror_train.compute.launch import is_first_process
 from mirror_train.data.thesaurus import load_thesaurus
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.recipe import load_recipe
+from mirror_train.systems.options import print_result
 from mirror_train.training.fit import UNSPACED, letters_by_script
-from mirror_train.training.run_config import TuneConfig
+from mirror_train.training.run_config import TrainConfig
 
 if TYPE_CHECKING:
     from mirror_train.model.pretrained import Pretrained
@@ -46,6 +45,7 @@ class Tune(TuneOptions):
     Examples:
         mirror-rt tune --words en --out tuned
         mirror-rt tune bert-base-uncased --data lines.txt --out tuned
+        mirror-rt train mirror --words en --out tuned
         mirror-rt tune --thesaurus en --out tuned
         mirror-rt tune --words en --out tuned --checkpoint-every 20
         mirror-rt tune --words en --out tuned --resume
@@ -57,18 +57,12 @@ class Tune(TuneOptions):
         mirror-rt tune --lang en,fr,ru --engine ray --worker-cpus 4 --out /shared/TUNED
         mirror-rt tune --thesaurus --lang en,fr,ru --out TUNED
         mirror-rt tune --lang en,fr,ru --joint --dictionary en-fr.tsv --out tuned
-        mirror-rt tune --objective cross-encoder --data scored.tsv --select dev.tsv --out cross
-        mirror-rt tune --objective trans-encoder --data pairs.tsv --select dev.tsv --out both
         mirror-rt tune mbert --recipe sentence --lang en,ru --words sentences --data DIR --out TUNED
         torchrun --nproc-per-node 4 -m mirror_rt.cli tune --words en --out tuned
     """
 
     def run(self) -> None:
         """Run the command, in the way that its options ask for."""
-        if self.pairs.objective != "mirror-bert":
-            run_pairs(self)
-            return
-        self.pairs.check_unused()
         languages, data = self.languages, self.strings.data
         file = self.synonyms.thesaurus or (data is not None and not data.is_dir())
         if self.strings.longer_than is not None and (data is None or data.is_dir()):
@@ -101,14 +95,14 @@ class Tune(TuneOptions):
         joint = joint_run(self.strings, self.languages, seed=config.seed)
         self._tune(joint.data, config, self.model or JOINT_BASE, joint)
 
-    def _config(self, recipe: str) -> TuneConfig:
+    def _config(self, recipe: str) -> TrainConfig:
         changed = load_recipe(recipe).replace(**self.changes.values())
         return self.config.make(recipe=changed, show_progress_bar=not self.quiet)
 
     def _tune(
         self,
         data: TrainingData,
-        config: TuneConfig,
+        config: TrainConfig,
         model: str | None,
         joint: JointRun | None = None,
     ) -> None:
@@ -181,7 +175,7 @@ class Tune(TuneOptions):
 
 
 def _look_at(
-    data: TrainingData, config: TuneConfig, joint: JointRun | None, say: bool, base: Pretrained
+    data: TrainingData, config: TrainConfig, joint: JointRun | None, say: bool, base: Pretrained
 ) -> None:
     from mirror_train.training.fit import warn_of_run
     from mirror_train.training.pooling import describe_vectors

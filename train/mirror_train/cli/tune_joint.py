@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.tables import read_lexicon
 from mirror_rt.io.tables import text_table
-from mirror_train.cli.training_options import StringOptions
 from mirror_train.cli.tune_languages import find_strings, language_tags
 from mirror_train.cli.tune_options import LanguageOptions
 from mirror_train.compute.launch import is_first_process
@@ -23,12 +22,13 @@ from mirror_train.data.strings import TOP, load_training_data, word_list
 from mirror_train.data.thesaurus import load_thesaurus
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.base_models import load_languages
+from mirror_train.systems.options import StringOptions
 
 if TYPE_CHECKING:
     from mirror_rt.encoding.batch_encoder import EmbeddingModel
     from mirror_train.languages.joint import Entries, HeldOut
     from mirror_train.model.pretrained import Pretrained
-    from mirror_train.training.run_config import TuneConfig
+    from mirror_train.training.run_config import TrainConfig
 
 JOINT_BASE = "multilingual-e5-small"  # knows all languages of the table
 
@@ -43,14 +43,14 @@ class JointRun:
     held: list[HeldOut]
     before: list[float] = field(default_factory=list)
 
-    def measure_base(self, base: Pretrained, config: TuneConfig) -> None:
+    def measure_base(self, base: Pretrained, config: TrainConfig) -> None:
         """Measure the base model, with the pooling that it declares, else the mean."""
         from mirror_train.compute.precision import resolve_device
         from mirror_train.model.torch_encoder import TorchEncoder
 
         self.before = self._ranks(TorchEncoder(base, device=resolve_device(config.device)))
 
-    def print_result(self, config: TuneConfig, *, as_json: bool) -> None:
+    def print_result(self, config: TrainConfig, *, as_json: bool) -> None:
         """Measure what the run wrote, and print the table."""
         from mirror_train.model.torch_encoder import TorchEncoder
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from mirror_rt.errors import ConfigError, ModelError, require
 from mirror_rt.io.tables import text_table
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
-from mirror_train.cli.training_options import StringOptions
 from mirror_train.cli.tune_options import LanguageOptions, TuneOptions
 from mirror_train.compute.launch import check_one_process
 from mirror_train.data.installed_thesauri import find_thesaurus, has_thesaurus
@@ -24,7 +23,8 @@ from mirror_train.data.strings import (
 )
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.base_models import LanguageRecipe, LanguageTable, load_languages
-from mirror_train.training.run_config import TuneConfig
+from mirror_train.systems.options import StringOptions
+from mirror_train.training.run_config import TrainConfig
 
 if TYPE_CHECKING:
     from mirror_train.languages.language_job import LanguageJob, LanguageResult
@@ -39,7 +39,7 @@ _PAIRS = {
 
 
 def run_languages(
-    call: TuneOptions, recipe: str, template: TuneConfig, changes: dict[str, Any]
+    call: TuneOptions, recipe: str, template: TrainConfig, changes: dict[str, Any]
 ) -> None:
     """Tune for the languages of the command line.
 
@@ -74,7 +74,7 @@ def first_strings(strings: StringOptions, languages: LanguageOptions) -> Trainin
     return None if path is None else load_training_data(path)
 
 
-def _check_options(call: TuneOptions, template: TuneConfig) -> None:
+def _check_options(call: TuneOptions, template: TrainConfig) -> None:
     strings = call.strings
     if strings.data_format:
         raise ConfigError("--data-format goes with a file as --data, not with --lang alone")
@@ -91,7 +91,7 @@ def _check_options(call: TuneOptions, template: TuneConfig) -> None:
 
 
 def _jobs(
-    call: TuneOptions, recipe: str, template: TuneConfig, changes: dict[str, Any]
+    call: TuneOptions, recipe: str, template: TrainConfig, changes: dict[str, Any]
 ) -> list[LanguageJob]:
     table, data = load_languages(call.languages.recipes), call.strings.data
     tags = language_tags(
@@ -110,7 +110,7 @@ def _jobs(
 
 def _job(
     row: LanguageRecipe,
-    template: TuneConfig,
+    template: TrainConfig,
     changes: dict[str, Any],
     call: TuneOptions,
     table: LanguageTable,
@@ -131,7 +131,7 @@ def _job(
     return LanguageJob(row.language, config, strings, given.top, pairs, table, synonyms)
 
 
-def with_base(config: TuneConfig, model: str | None, language: str | None) -> TuneConfig:
+def with_base(config: TrainConfig, model: str | None, language: str | None) -> TrainConfig:
     """Return the settings of one run with its base model, chosen as for `--lang` alone.
 
     That is the model given, by its name in the table or any other, else the one that the table has
@@ -149,7 +149,7 @@ def with_base(config: TuneConfig, model: str | None, language: str | None) -> Tu
     return _with_base(dataclasses.replace(row, recipe=config.recipe), config, table)
 
 
-def _with_base(row: LanguageRecipe, template: TuneConfig, table: LanguageTable) -> TuneConfig:
+def _with_base(row: LanguageRecipe, template: TrainConfig, table: LanguageTable) -> TrainConfig:
     base, pooling = row.base, row.level_pooling
     if pooling is None and base in table.bases.values():
         pooling = base.pooling

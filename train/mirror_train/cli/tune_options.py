@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from mirror_rt.adapters.ray_cluster import ClusterOptions
 from mirror_rt.cli.parsing.options import Given, Group, Help
-from mirror_rt.errors import ConfigError, Setting
 from mirror_train.cli.recipes import RecipesFile
-from mirror_train.cli.training_options import MODEL, RUN, StringOptions, Training
 from mirror_train.data.thesaurus import FREQUENT
-from mirror_train.recipes.cross_encoders import CrossEncoderRecipe, TransEncoderRecipe
 from mirror_train.recipes.recipe import Recipe, recipe_names
-from mirror_train.training.run_config import CrossEncoderConfig, TransEncoderConfig, TuneConfig
+from mirror_train.systems.options import MODEL, StringOptions, Training, run_options
+from mirror_train.training.run_config import TrainConfig
 
 INSTALLED = ""  # --thesaurus without a value
-_ENCODER = ("encoder_epochs", "encoder_steps", "encoder_batch_size", "encoder_learning_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,49 +58,6 @@ class LanguageOptions(ClusterOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairOptions:
-    """What a model of pairs learns from, in the place of Mirror-BERT."""
-
-    objective: Annotated[
-        Literal["mirror-bert", "cross-encoder", "trans-encoder"],
-        Help("what to train: an encoder by Mirror-BERT; a cross-encoder on the labelled pairs of "
-             "--data, a table with a header; or both kinds without labels (Trans-Encoder) on the "
-             "pairs of --data, as OUT/cross-encoder and OUT/encoder"),
-    ] = "mirror-bert"  # fmt: skip
-    fields: Annotated[
-        str | None,
-        Help("the columns of the two texts (default: text1 and text2, sentence1 and sentence2, and "
-             "other usual names); numbers from 1 on for a table without a header", "A,B"),
-    ] = None  # fmt: skip
-    label_field: Annotated[
-        str | None, Help("the column of the label (default: score, label and other usual names)")
-    ] = None
-    labels: Annotated[
-        str | None,
-        Help("the classes in order, for labels that are numbers but no scores", "NAME,NAME"),
-    ] = None
-    labelled: Annotated[Given[CrossEncoderRecipe], Group(only=("both_orders", "lowest", "highest"))]
-    unlabelled: Annotated[Given[TransEncoderRecipe], Group(only=("cycles", *_ENCODER))]
-    cross_config: Given[CrossEncoderConfig]
-    trans_config: Annotated[Given[TransEncoderConfig], Group(only=("teacher",))]
-
-    def check_unused(self) -> None:
-        """Raise ConfigError for an option that Mirror-BERT would ignore."""
-        own = {name: getattr(self, name) for name in ("fields", "label_field", "labels")}
-        options = {
-            "cross-encoder": own | self.labelled.values(),
-            "trans-encoder": self.of_trans_encoder(),
-        }
-        for objective, given in options.items():
-            if used := [name for name, value in given.items() if value is not None]:
-                raise ConfigError(Setting(used[0]), " goes with ", Setting("objective", objective))
-
-    def of_trans_encoder(self) -> dict[str, Any]:
-        """Return what was given for options of Trans-Encoder alone."""
-        return self.unlabelled.values() | self.trans_config.values()
-
-
-@dataclass(frozen=True, kw_only=True)
 class TuneOptions(Training):
     """All options of `mirror-rt tune`."""
 
@@ -137,8 +91,7 @@ class TuneOptions(Training):
             "finished.",
         ),
     ]
-    pairs: Annotated[PairOptions, Group("cross-encoders")]
-    config: Annotated[Given[TuneConfig], RUN]
+    config: Annotated[Given[TrainConfig], run_options("pooling", "precision", "loss_batch")]
     # --pooling is an option of the run.
     changes: Annotated[
         Given[Recipe], Group("overrides of the recipe", leave_out=("pooling",), overrides=True)

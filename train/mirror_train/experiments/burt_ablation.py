@@ -13,14 +13,13 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.evaluation import ScoredPairs, read_scored_pairs
 from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_rt.evaluation.suites.base import scored_set
+from mirror_train.data.ppdb import read_ppdb
 from mirror_train.experiments.regression import regression_set
 from mirror_train.experiments.study import Row, Study
 from mirror_train.experiments.supervised import supervised_set
-from mirror_train.pairs.burt_data import BurtTasks
-from mirror_train.pairs.multitask_data import TaskData, TaskFiles
-from mirror_train.pairs.ppdb import read_ppdb
-from mirror_train.recipes.systems import CONCATENATIONS, FinetuneRecipe
-from mirror_train.training.run_config import BurtConfig, FinetuneConfig, RunConfig
+from mirror_train.recipes.recipe import CONCATENATIONS
+from mirror_train.systems import BurtTasks, FinetuneRecipe, TaskData, TaskFiles, train
+from mirror_train.training.run_config import RunConfig, TrainConfig
 
 if TYPE_CHECKING:
     from mirror_train.training.run import TuneReport
@@ -67,7 +66,7 @@ def _set(name: str, path: Path, pairs: ScoredPairs) -> EvaluationSet:
     return scored_set("pairs", name, path, (None,), lambda _: pairs)
 
 
-def semeval_set(files: Sequence[Path], config: BurtConfig) -> EvaluationSet:
+def semeval_set(files: Sequence[Path], config: TrainConfig) -> EvaluationSet:
     """Return SemEval-2013 5(a), on whose training rows a model is "first fine-tuned" (section 4.2).
 
     Both files have a word, a phrase and a label in each line, without a header.
@@ -81,16 +80,15 @@ def semeval_set(files: Sequence[Path], config: BurtConfig) -> EvaluationSet:
 
 
 def _fine_tune(
-    data: TaskData, config: BurtConfig, run: RunConfig, pooling: Pooling | Literal["auto"]
+    data: TaskData, config: TrainConfig, run: RunConfig, pooling: Pooling | Literal["auto"]
 ) -> TuneReport:
-    from mirror_train.pairs.multitask import finetune
-
     options = {"task": _SEMEVAL, "precision": config.precision} | run.run_options()
-    return finetune(data, FinetuneConfig(recipe=FinetuneRecipe(pooling=pooling), **options))
+    config = TrainConfig(recipe=FinetuneRecipe(pooling=pooling), **options)
+    return train("finetune", data, config)
 
 
 def plan_ablations(
-    names: Sequence[str], tasks: BurtTasks, config: BurtConfig, sets: list[EvaluationSet]
+    names: Sequence[str], tasks: BurtTasks, config: TrainConfig, sets: list[EvaluationSet]
 ) -> Study:
     """Return the study of some of `ABLATIONS`; rows without data (such as PPDB) are left out.
 
@@ -122,7 +120,5 @@ def plan_ablations(
     )
 
 
-def _train(tasks: BurtTasks, config: BurtConfig, run: RunConfig) -> TuneReport:
-    from mirror_train.pairs.burt import tune_burt
-
-    return tune_burt(tasks, dataclasses.replace(config, **run.run_options()))
+def _train(tasks: BurtTasks, config: TrainConfig, run: RunConfig) -> TuneReport:
+    return train("burt", tasks, dataclasses.replace(config, **run.run_options()))

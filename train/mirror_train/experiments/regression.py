@@ -58,7 +58,7 @@ def fit_regression(u: Vectors, v: Vectors, train: Examples) -> TaskHead:
     """
     import torch  # imported here, because the ablations are listed without torch
 
-    from mirror_train.pairs.task_layers import RegressionLayer
+    from mirror_train.model.task_layers import RegressionLayer
 
     z, targets = torch.from_numpy(np.concatenate([u, v])).double(), torch.from_numpy(train.targets)
     features = ("u*v", "|u-v|")

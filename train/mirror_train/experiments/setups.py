@@ -22,7 +22,7 @@ from mirror_train.data.batches import batch_sizes
 from mirror_train.data.training_data import TrainingData
 from mirror_train.experiments.study import PaperNumbers, Row, Study, StudyConfig
 from mirror_train.recipes.recipe import Level, Recipe
-from mirror_train.training.run_config import RunConfig, TuneConfig
+from mirror_train.training.run_config import RunConfig, TrainConfig
 
 if TYPE_CHECKING:
     from mirror_train.training.run import TuneReport
@@ -178,7 +178,7 @@ def _tune(data: TrainingData, settings: dict[str, Any], random: bool, run: RunCo
         strings = random_strings(data.first, seed=run.seed)
         data = dataclasses.replace(data, first=strings, second=strings)
     options = run.run_options() | {"show_progress_bar": False}
-    return tune(data, TuneConfig(resume=True, **settings, **options))
+    return tune(data, TrainConfig(resume=True, **settings, **options))
 
 
 def random_strings(like: list[str], *, seed: int) -> list[str]:

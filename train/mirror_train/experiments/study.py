@@ -17,6 +17,7 @@ from mirror_rt.io.atomic import path_sha256
 from mirror_train.compute.launch import check_one_process
 from mirror_train.compute.precision import Precision
 from mirror_train.recipes.recipe import least
+from mirror_train.systems.system import Claim
 from mirror_train.training.run_config import RunConfig, TunedPooling
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class StudyConfig(RunConfig):
         seeds: the number of runs of every tuned setup, with the seeds `seed`, `seed` + 1, ...
         samples: the number of samples of the bootstrap.
         pooling: the pooling of rows that do not set one; `auto` takes the one that the base model
-            declares, else that of `TuneConfig.pooling` for tuned rows, and the mean for the base
+            declares, else that of `TrainConfig.pooling` for tuned rows, and the mean for the base
             model. `paper` passes over what the base model declares.
         precision: auto, fp32, bf16 or fp16.
     """
@@ -58,25 +59,6 @@ class StudyConfig(RunConfig):
 SLIGHT = 0.01
 
 PaperNumbers = Mapping[str, Mapping[str, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """An improvement over another row that a paper claims, on the sets of some suites.
-
-    Attributes:
-        against: label of the other row.
-        suites: suites of the sets that the claim is about.
-        wanted: `higher`, or `on par` for a difference of at most `SLIGHT`.
-    """
-
-    against: str
-    suites: tuple[str, ...]
-    wanted: Literal["higher", "on par"] = "higher"
-
-    def __str__(self) -> str:
-        """Return the claim in words, for the table."""
-        return f"{self.wanted} {'than' if self.wanted == 'higher' else 'with'} {self.against}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.recipes.base_models import LanguageTable, load_languages
 from mirror_train.training.fit import run_warnings
-from mirror_train.training.run_config import TuneConfig, check_same_run, recorded_run
+from mirror_train.training.run_config import TrainConfig, finished_run
 from mirror_train.training.tune import load_base, tune
 
 REPORT_FILE = "languages.json"
@@ -57,7 +57,7 @@ class LanguageJob:
     """
 
     language: str
-    config: TuneConfig
+    config: TrainConfig
     strings: Path | None = None
     top: int | None = None
     pairs: Path | None = None
@@ -145,7 +145,7 @@ class Bases:
     def __init__(self) -> None:
         self._loaded: tuple[tuple[Any, ...], Pretrained] | None = None
 
-    def load(self, config: TuneConfig) -> Pretrained:
+    def load(self, config: TrainConfig) -> Pretrained:
         """Return the base model, loaded if it is not cached; callers must train only a copy."""
         key = base_key(config)
         if self._loaded is None or self._loaded[0] != key:
@@ -155,7 +155,7 @@ class Bases:
         return self._loaded[1]
 
 
-def base_key(config: TuneConfig) -> tuple[Any, ...]:
+def base_key(config: TrainConfig) -> tuple[Any, ...]:
     """Return what decides which base model is loaded."""
     return (config.model, config.revision, config.trust_remote_code, config.recipe.dropout)
 
@@ -229,10 +229,11 @@ def _finished(job: LanguageJob) -> LanguageResult | None:
     out = job.config.out
     if not job.config.resume or not out.is_dir() or not any(out.iterdir()):
         return None
-    manifest = Manifest.read(out, "mirror_rt encoder")
-    manifest.verify(out)
+    config, model = job.config, Path(job.config.model)
     data, _ = job.read()
-    check_same_run(out, recorded_run(manifest, "name"), _identity(job, data, manifest))
+    # What decides the result, as far as it is known without loading the base model.
+    wanted = {"model": model.name if model.exists() else config.model, "data": data.sha256()}
+    manifest = finished_run(config, wanted, model="name")
     known = _read_report(out.parent / REPORT_FILE).get(job.language, {})
     if known.get("manifest_sha256") != sha256(out / Layout.manifest):
         known = {}
@@ -240,18 +241,6 @@ def _finished(job: LanguageJob) -> LanguageResult | None:
     scored = known.get("pairs_sha256") == pairs  # else the scores are of other pairs
     measured = {name: _measures(known.get(name), scored=scored) for name in ("before", "after")}
     return _result(job, manifest, "kept", **measured)
-
-
-def _identity(job: LanguageJob, data: TrainingData, manifest: Manifest) -> dict[str, Any]:
-    """Return what decides a result, as far as it is known without loading the base model."""
-    config, model = job.config, Path(job.config.model)
-    recipe = dataclasses.asdict(config.recipe)
-    recipe["pooling"] = manifest.pooling if config.pooling == "auto" else config.pooling
-    return {
-        "model": model.name if model.exists() else config.model,
-        "data": data.sha256(),
-        "seed": config.seed,
-    } | recipe
 
 
 def remember(path: Path, result: LanguageResult) -> None:

@@ -1,4 +1,4 @@
-"""Recipes: the hyper-parameters of a tuning run, kept in the TOML files beside this module."""
+"""Recipes: the hyper-parameters of a tuning run, kept in the TOML files of the systems."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ NotNegative = Annotated[float, Rule("at least 0", lambda value: value >= 0)]
 Rate = Annotated[float, Rule("at least 0 and less than 1", lambda value: 0 <= value < 1)]
 
 
+# The seven concatenations of BURT's table 4, of the `FEATURES` in `mirror_rt.heads.task_heads`.
+CONCATENATIONS = ("u,v", "|u-v|", "u*v", "u,v,|u-v|", "u,v,u*v", "|u-v|,u*v", "u,v,|u-v|,u*v")
+Concatenation = Annotated[
+    str,
+    Rule("one of " + " ".join(map(repr, CONCATENATIONS)), lambda name: name in CONCATENATIONS),
+]
+
+
 def least(number: int, reason: str = "") -> Rule:
     """Require a value of at least `number`."""
     return Rule(f"at least {number}{reason}", lambda value: value >= number)
@@ -36,7 +44,22 @@ def least(number: int, reason: str = "") -> Rule:
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """The base of all recipes, which checks each field against its type and its rules."""
+    """The base of all recipes, which checks each field against its type and its rules.
+
+    Attributes:
+        epochs: passes over the rows to train on.
+        steps: number of optimiser steps; where there are epochs, in their place.
+        batch_size: number of rows of a batch.
+        learning_rate: the highest rate of the optimiser.
+        weight_decay: weight decay of AdamW.
+        warm_up: the share of the steps over which the learning rate rises.
+        decay: whether it falls to 0 over the others, or stays.
+        dropout: rate of every dropout of the encoder.
+        max_length: the most tokens of a text in training.
+        pooling: `auto` takes what the base model declares, else the mean.
+    """
+
+    default_seed = 42  # no field: what `TrainConfig.seed` is by default
 
     def __post_init__(self) -> None:
         for name, expected in get_type_hints(type(self)).items():
@@ -66,10 +89,7 @@ class Recipe(Hyperparameters):
         epochs: number of passes over the strings; with `movement` the most of them.
         batch_size: number of strings in a batch; InfoNCE sees twice as many rows.
         learning_rate: rate of AdamW.
-        weight_decay: weight decay of AdamW.
         steps: number of optimiser steps, in the place of epochs and movement.
-        warm_up: the share of the steps over which the learning rate rises.
-        decay: whether it falls to 0 over the others, or stays.
         drophead: rate at which whole attention heads are dropped, 0 .. 1; beside `dropout`, which
             is set to 0 to replace it.
         same_dropout: a string and its copy get the same dropout ("controlled dropout", a probe:
@@ -164,7 +184,7 @@ class Recipe(Hyperparameters):
 
 def recipe_names() -> list[str]:
     """Return the names of the recipes that come with the package."""
-    files = resources.files("mirror_train") / "recipes"
+    files = resources.files("mirror_train") / "systems"
     return sorted(Path(file.name).stem for file in files.iterdir() if file.name.endswith(".toml"))
 
 
@@ -182,7 +202,7 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
         except ConfigError as error:
             raise ConfigError(f"recipe {name}: {error}") from error
     elif name in recipe_names():
-        text = (resources.files("mirror_train") / "recipes" / f"{name}.toml").read_text("utf-8")
+        text = (resources.files("mirror_train") / "systems" / f"{name}.toml").read_text("utf-8")
         table = tomllib.loads(text)
     else:
         near = suggest(name, recipe_names())

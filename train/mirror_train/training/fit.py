@@ -14,7 +14,7 @@ from mirror_rt.languages.tags import lookup_chain
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.base_models import LanguageTable, load_languages
 from mirror_train.recipes.recipe import Level
-from mirror_train.training.run_config import TuneConfig
+from mirror_train.training.run_config import TrainConfig
 
 if TYPE_CHECKING:
     from mirror_train.model.pretrained import Pretrained
@@ -69,7 +69,7 @@ class TokenFit:
 
 
 def run_warnings(
-    data: TrainingData, base: Pretrained, config: TuneConfig, table: LanguageTable
+    data: TrainingData, base: Pretrained, config: TrainConfig, table: LanguageTable
 ) -> list[str]:
     """Return the warnings of `string_warnings`, `base_warning` and the pooling for a run."""
     from mirror_train.training.pooling import choose_pooling  # which imports torch
@@ -79,7 +79,7 @@ def run_warnings(
     return [*string_warnings(data, table), *(one for one in (found, pooled) if one is not None)]
 
 
-def warn_of_run(data: TrainingData, base: Pretrained, config: TuneConfig) -> None:
+def warn_of_run(data: TrainingData, base: Pretrained, config: TrainConfig) -> None:
     """Log the warnings of `run_warnings`, by the table that the package and the user have."""
     for warning in run_warnings(data, base, config, load_languages()):
         logger.warning("%s", warning)

@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mirror_rt.errors import ModelError
-from mirror_rt.tokens.padding import RaggedTokens
 from mirror_train.compute.precision import Precision
 from mirror_train.compute.processes import Processes
 from mirror_train.compute.random_state import RandomState
@@ -31,31 +30,10 @@ from mirror_train.training.checkpoint import (
 )
 from mirror_train.training.gradient_caching import GradCache
 from mirror_train.training.movement import Neighbours, rate_factor
+from mirror_train.training.steps import Part, Steps
 
 _NEIGHBOURS_EVERY = 2  # steps; a measurement takes about as long as one
 _AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-class Part(NamedTuple):
-    """A part of a step, backpropagated before the next, so that one graph is in memory at a time.
-
-    Attributes:
-        inputs: this process's share of the rows: their tokens, which go through the encoder, or
-            vectors [n, D] that are known already.
-        loss: maps the vectors [n, D] of these rows, in the dtype of the encoder's output, to the
-            share's loss, a scalar. The mean over the processes is the loss of the part.
-    """
-
-    inputs: RaggedTokens | Tensor
-    loss: Callable[[Tensor], Tensor]
-
-
-class Steps(Protocol):
-    """The optimiser steps of a run: each is the sum of its parts, and follows from its number."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, step: int, /) -> Iterable[Part]: ...
 
 
 @dataclass(slots=True)
@@ -282,6 +260,12 @@ class Trainer:
         if self.selection is not None and checkpoint.best:
             self.selection.best = checkpoint.best
         return checkpoint.step
+
+
+def adamw(parameters: Iterable[Any], recipe: Any) -> torch.optim.AdamW:
+    """Return AdamW of some parameters, or groups of them, with the rates of a recipe."""
+    rate, decay = recipe.learning_rate, recipe.weight_decay
+    return torch.optim.AdamW(list(parameters), lr=rate, weight_decay=decay, fused=True)
 
 
 def encoder_forward(

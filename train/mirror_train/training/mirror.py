@@ -18,7 +18,8 @@ from mirror_train.loss import cuda_device, first_view, infonce, multi_similarity
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.recipes.recipe import Recipe
-from mirror_train.training.loop import Part, Trainer, encoder_forward
+from mirror_train.training.loop import Trainer, adamw, encoder_forward
+from mirror_train.training.steps import Part
 
 ViewsLoss = Callable[..., Tensor]
 """From the views z1, z2 (and hard negatives), [n, D] each, to a scalar."""
@@ -59,12 +60,7 @@ def mirror_trainer(
         steps=MirrorSteps(ViewTokenizer(base, recipe), batches, recipe, processes, loss),
         forward=forward,
         modules=modules,
-        optimizer=torch.optim.AdamW(
-            [one for one in modules.parameters() if one.requires_grad],
-            lr=recipe.learning_rate,
-            weight_decay=recipe.weight_decay,
-            fused=True,
-        ),
+        optimizer=adamw((one for one in modules.parameters() if one.requires_grad), recipe),
         seed=batches.seed,
         processes=processes,
         precision=precision,

@@ -11,7 +11,7 @@ from mirror_train.model.pretrained import Pretrained
 from mirror_train.recipes.base_models import LanguageTable, load_languages
 
 if TYPE_CHECKING:
-    from mirror_train.training.run_config import TuneConfig
+    from mirror_train.training.run_config import TrainConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class ChosenPooling:
 
 
 def choose_pooling(
-    base: Pretrained, config: TuneConfig, table: LanguageTable | None = None
+    base: Pretrained, config: TrainConfig, table: LanguageTable | None = None
 ) -> ChosenPooling:
-    """Choose the pooling of a run, as `TuneConfig.pooling` describes.
+    """Choose the pooling of a run, as `TrainConfig.pooling` describes.
 
     Where neither a user nor the base model, its row in the table, nor the recipe names one, it is
     that of the papers: the mean for BERT at the level of sentences, [CLS] otherwise (EMNLP 2021,
@@ -74,7 +74,7 @@ def choose_pooling(
     return ChosenPooling(pooling, "as in the papers", "mean", warning)
 
 
-def describe_vectors(base: Pretrained, config: TuneConfig) -> str:
+def describe_vectors(base: Pretrained, config: TrainConfig) -> str:
     """Say how a run makes a vector of tokens, and what chose each part."""
     chosen, recipe = choose_pooling(base, config), config.recipe
     said = f"pooling {chosen.pooling}, {chosen.why}"

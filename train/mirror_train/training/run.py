@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import transformers
 from safetensors import SafetensorError
+from torch import nn
 
 from mirror_rt.bundle.json_document import made_now
 from mirror_rt.bundle.manifest import Layout, Manifest, record_files
@@ -28,9 +29,17 @@ from mirror_train.model.license import describe_base
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained, quiet_transformers
 from mirror_train.model.sentence_transformers import save_tokenizer, write_modules
+from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
-from mirror_train.training.loop import Selection, Trainer, TrainingStats
+from mirror_train.training.loop import (
+    Selection,
+    Trainer,
+    TrainingStats,
+    adamw,
+    encoder_forward,
+)
 from mirror_train.training.run_config import TrainConfig
+from mirror_train.training.steps import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +50,13 @@ class TuneReport:
         out: the folder written.
         manifest: the content of its mirror.json.
         stats: losses, movement, wall time and padding.
+        also: the report of a further model that the run has written, as Trans-Encoder does.
     """
 
     out: Path
     manifest: Manifest
     stats: TrainingStats
+    also: TuneReport | None = None
 
 
 @dataclass(slots=True)
@@ -126,6 +137,40 @@ class Run:
             copies = max(copies, kept if self._checkpoint else 2 * kept)
         weights = sum(p.numel() * p.element_size() for p in self.base.model.parameters())
         self.processes.in_first(lambda: check_space(self.config.out, copies * weights))
+
+    def encoder(self, head: Head, base: Pretrained | None = None, **options: Any) -> TorchEncoder:
+        """Return the current weights of the run's model, or of `base`, as an encoder."""
+        return TorchEncoder(base or self.base, head=head, device=self.device, **options)
+
+    def trainer(
+        self,
+        steps: Steps,
+        head: Head,
+        modules: Mapping[str, nn.Module],
+        recipe: Any,
+        *,
+        base: Pretrained | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        **more: Any,
+    ) -> Trainer:
+        """Return the trainer of some modules, by AdamW unless an optimiser is given.
+
+        `base` is the model below the head, if it is not that of the run; `more` are further fields
+        of `Trainer`.
+        """
+        trained = nn.ModuleDict(modules)
+        return Trainer(
+            steps=steps,
+            forward=encoder_forward(base or self.base, head, self.device, self.precision),
+            modules=trained,
+            optimizer=optimizer or adamw(trained.parameters(), recipe),
+            seed=self.config.seed,
+            processes=self.processes,
+            precision=self.precision,
+            warm_up=recipe.warm_up,
+            decay=recipe.decay,
+            **more,
+        )
 
     def train(
         self,

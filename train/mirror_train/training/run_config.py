@@ -1,10 +1,10 @@
-"""The settings of a run: those of every training command, and those of each system."""
+"""The settings of a run, of whatever system."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,21 +15,10 @@ from mirror_rt.io.atomic import path_sha256
 from mirror_rt.keywords import take_paths
 from mirror_train.compute.precision import Precision
 from mirror_train.model.model_folder import DEFAULT_MODEL
-from mirror_train.recipes.cross_encoders import CrossEncoderRecipe, TransEncoderRecipe
-from mirror_train.recipes.recipe import Recipe, check_rules, least
-from mirror_train.recipes.systems import (
-    BurtRecipe,
-    CfRecipe,
-    FinetuneRecipe,
-    FlowRecipe,
-    MultitaskRecipe,
-)
+from mirror_train.recipes.recipe import check_rules, least
 
 # `paper` takes the pooling of the papers, whatever the base model declares.
 TunedPooling = Literal[Pooling, "auto", "paper"]
-FlowPooling = Literal[
-    "auto", "paper", "cls", "mean", "max", "mean-without-special", "first-last-avg"
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,62 +64,56 @@ class RunConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(RunConfig):
-    """All settings of one training run but its data and its hyper-parameters; see `RunConfig`.
+    """All settings of a run of a system but its data; see `RunConfig`.
+
+    Each system takes some of the fields from `pooling` on, `System.settings`; others keep their
+    defaults.
 
     Attributes:
+        recipe: hyper-parameters, of the class that the system has.
+        seed: the same seed gives the same vectors on the same machine (default 42; 11711, that of
+            BERT-CF, for cf, burt, finetune and multitask).
         checkpoint_every: steps between checkpoints; 0 for none but on Ctrl-C.
-        resume: continue after the last checkpoint, if there is one.
+        resume: continue after the last checkpoint, if there is one, and with what is finished.
         select: a table of scored pairs that choose the weights: those with the highest Spearman's
-            rho, in the place of those of the last step.
+            rho, in the place of those of the last step (of Trans-Encoder also the cycle).
         evaluate_every: steps between evaluations for that choice; the last step is evaluated, too.
-    """
-
-    checkpoint_every: Annotated[int, least(0)] = 0
-    resume: bool = False
-    select: Path | None = None
-    evaluate_every: Annotated[int, least(1)] = 500
-
-    def __post_init__(self) -> None:
-        RunConfig.__post_init__(self)
-        if self.resume and self.overwrite:
-            raise ConfigError(
-                Setting("resume"), " continues a run, overwrite starts it again: choose one"
-            )
-
-    @property
-    def selects(self) -> dict[str, Any] | None:
-        """What chooses the weights by `select`, for mirror.json; None for nothing."""
-        if self.select is None:
-            return None
-        digest, every = path_sha256(self.select), self.evaluate_every
-        return {"file": self.select.name, "sha256": digest, "evaluate_every": every}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneConfig(TrainConfig):
-    """All settings of a Mirror-BERT run but its strings; see `TrainConfig`.
-
-    Attributes:
-        recipe: hyper-parameters.
         pooling: `auto` takes that of the row which the base model's name has in the table, else
             what the model declares, else that of the row of the model which a folder is a copy of,
             else the recipe's, else the papers' (the mean for BERT and sentences, [CLS] otherwise);
-            but a recipe's `mean-without-special` goes first. `paper` passes over the base model.
+            but a recipe's `mean-without-special` goes first. `paper` passes over the base model. A
+            flow alone keeps what follows the pooling that the model declares.
         pooling_from: what has chosen another `pooling`, to be said.
         precision: auto, fp32, bf16 or fp16.
         loss_batch: pairs contrasted with one another in a step, at least the recipe's batch size.
             That many pairs then go through the encoder at a time, and gradients are cached: memory
             follows the batch size, the loss `loss_batch`. By default the batch size.
+        task: name of the head that the layer becomes.
+        teacher: the folder of a cross-encoder that labels the pairs of the first cycle, in the
+            place of one that learns from the base model.
     """
 
-    recipe: Recipe
+    recipe: Any
+    seed: Annotated[int, least(0)] = None  # type: ignore[assignment]
+    checkpoint_every: Annotated[int, least(0)] = 0
+    resume: bool = False
+    select: Path | None = None
+    evaluate_every: Annotated[int, least(1)] = 500
     pooling: TunedPooling = "auto"
     pooling_from: str = "as asked for"
     precision: Precision = "auto"
     loss_batch: int | None = None
+    task: Annotated[str, HEAD_NAME] = "label"
+    teacher: Path | None = None
 
     def __post_init__(self) -> None:
-        TrainConfig.__post_init__(self)
+        seed = self.recipe.default_seed if self.seed is None else self.seed
+        object.__setattr__(self, "seed", seed)
+        RunConfig.__post_init__(self)
+        if self.resume and self.overwrite:
+            raise ConfigError(
+                Setting("resume"), " continues a run, overwrite starts it again: choose one"
+            )
         if self.loss_batch is not None and self.loss_batch < self.recipe.batch_size:
             raise ConfigError(
                 Setting("loss_batch"),
@@ -141,134 +124,43 @@ class TuneConfig(TrainConfig):
                 "a time",
             )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowConfig(TrainConfig):
-    """All settings of a run of BERT-flow but its strings; see `TrainConfig`.
-
-    Attributes:
-        recipe: hyper-parameters.
-        pooling: any but mean-with-padding; auto for what the model declares, else mean. What
-            follows the pooling of the model stays, and the flow comes after it. `paper` is the mean
-            alone.
-    """
-
-    recipe: FlowRecipe = field(default_factory=FlowRecipe)
-    pooling: FlowPooling = "auto"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CfConfig(TrainConfig):
-    """All settings of a run of BERT-CF but its strings; see `TrainConfig`.
-
-    The result of the first step is kept in OUT.mirror until the run is complete.
-
-    Attributes:
-        recipe: hyper-parameters of both steps.
-        pooling: any but mean-with-padding; auto and paper as `mirror-rt tune` has them.
-        precision: precision of the encoder: auto, fp32, bf16 or fp16.
-        seed: see `RunConfig`; the default is that of the paper.
-        select: of TrainConfig; it chooses the weights of both steps.
-        resume: go on with the result of the first step, and after the last checkpoint of a step.
-    """
-
-    recipe: CfRecipe = field(default_factory=CfRecipe)
-    pooling: FlowPooling = "auto"
-    precision: Precision = "auto"
-    seed: Annotated[int, least(0)] = 11711
-
     @property
-    def mirror_out(self) -> Path:
-        """The folder in which the first step leaves its result."""
-        return self.out.parent / f"{self.out.name}.mirror"
+    def selects(self) -> dict[str, Any] | None:
+        """What chooses the weights by `select`, for mirror.json; None for nothing."""
+        if self.select is None:
+            return None
+        digest, every = path_sha256(self.select), self.evaluate_every
+        return {"file": self.select.name, "sha256": digest, "evaluate_every": every}
+
+    def beside(self, name: str) -> Path:
+        """Return the folder OUT.name, which keeps what a run has finished until it is complete."""
+        return self.out.parent / f"{self.out.name}.{name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskConfig(TrainConfig):
-    """All settings of a run with task heads but its data and its recipe; see `TrainConfig`.
+def finished_run(
+    config: TrainConfig, wanted: Mapping[str, Any], *, model: str = "weights_sha256"
+) -> Manifest:
+    """Return the manifest of the run that has finished `config.out`.
 
-    Attributes:
-        precision: auto, fp32, bf16 or fp16.
-        seed: see `RunConfig`; the default is that of BERT-CF.
+    Damaged files are refused, and a ConfigError names the first of the `wanted` settings that the
+    run did not have; the seed and the recipe are among them, but no pooling that the base model
+    decides. `model` names the field of the base model that is compared.
     """
-
-    precision: Precision = "auto"
-    seed: Annotated[int, least(0)] = 11711
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BurtConfig(TaskConfig):
-    """All settings of a run of `tune_burt` but its data; see `TaskConfig`."""
-
-    recipe: BurtRecipe = field(default_factory=BurtRecipe)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MultitaskConfig(TaskConfig):
-    """All settings of a run of `tune_multitask` but its data; see `TaskConfig`."""
-
-    recipe: MultitaskRecipe = field(default_factory=MultitaskRecipe)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinetuneConfig(TaskConfig):
-    """All settings of a run of `finetune` but its data; see `TaskConfig`.
-
-    Attributes:
-        recipe: hyper-parameters.
-        task: name of the head that the layer becomes.
-    """
-
-    recipe: FinetuneRecipe = field(default_factory=FinetuneRecipe)
-    task: Annotated[str, HEAD_NAME] = "label"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrossEncoderConfig(TrainConfig):
-    """All settings of a run of `tune_cross_encoder` but its pairs; see `TrainConfig`.
-
-    Attributes:
-        recipe: hyper-parameters.
-        precision: auto, fp32, bf16 or fp16.
-    """
-
-    recipe: CrossEncoderRecipe = field(default_factory=CrossEncoderRecipe)
-    precision: Precision = "auto"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransEncoderConfig(TrainConfig):
-    """All settings of a run of `tune_trans_encoder` but its pairs; see `TrainConfig`.
-
-    The models of each cycle are kept in OUT.cycles until the run is complete.
-
-    Attributes:
-        recipe: hyper-parameters.
-        precision: auto, fp32, bf16 or fp16.
-        select: of TrainConfig; it also chooses the cycle. Without it, the last one is taken.
-        resume: go on with the models that are finished, and after the last checkpoint.
-        teacher: the folder of a cross-encoder that labels the pairs of the first cycle, in the
-            place of one that learns from the base model.
-    """
-
-    recipe: TransEncoderRecipe = field(default_factory=TransEncoderRecipe)
-    precision: Precision = "auto"
-    teacher: Path | None = None
-
-    @property
-    def cycles(self) -> Path:
-        """The folder in which the models of each cycle are kept."""
-        return self.out.parent / f"{self.out.name}.cycles"
-
-
-def recorded_run(manifest: Manifest, model: str) -> dict[str, Any]:
-    """Return the settings that a manifest records; `model` names the field of its base model."""
-    return {
+    manifest = Manifest.read(config.out, "mirror_rt encoder")
+    manifest.verify(config.out)
+    training = manifest.training or {}
+    found = {
         "model": manifest.base_model.get(model),
         "data": (manifest.data or {}).get("sha256"),
-        "seed": (manifest.training or {}).get("seed"),
-        "select": (manifest.training or {}).get("select"),
-    } | (manifest.recipe or {})
+        "seed": training.get("seed"),
+        "select": training.get("select"),
+        **(manifest.recipe or {}),
+    }
+    settings = {"seed": config.seed, **dataclasses.asdict(config.recipe), **wanted}
+    named = config.pooling not in ("auto", "paper")
+    settings["pooling"] = config.pooling if named else found.get("pooling")
+    check_same_run(config.out, found, settings)
+    return manifest
 
 
 def check_same_run(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -19,7 +19,6 @@ from mirror_train.model.dense import Dense
 from mirror_train.model.dropout import drophead
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
-from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.fit import warn_of_run
 from mirror_train.training.loop import Trainer
@@ -27,7 +26,7 @@ from mirror_train.training.mirror import ViewsLoss, mirror_trainer, pad_length
 from mirror_train.training.movement import EndedBy, Neighbours, common_words, planned_steps
 from mirror_train.training.pooling import choose_pooling
 from mirror_train.training.run import Run, TuneReport, begun
-from mirror_train.training.run_config import TuneConfig
+from mirror_train.training.run_config import TrainConfig
 from mirror_train.training.whitening import centre_again, fit_whitening
 
 logger = logging.getLogger("mirror_train")
@@ -39,7 +38,7 @@ __all__ = ["TuneReport", "load_base", "tune"]
 
 def tune(
     data: TrainingData,
-    config: TuneConfig,
+    config: TrainConfig,
     *,
     base: Pretrained | None = None,
     on_base: Callable[[Pretrained], object] | None = None,
@@ -109,7 +108,7 @@ def tune(
         kept = [mlp] if mlp is not None and recipe.mlp == "pooler" else []
         head = Head([recipe.fixed_pooling], [*layers, *kept])
         with drophead(base.model, recipe.drophead):
-            encoder = TorchEncoder(base, head=head, pad_to=pad_to, device=run.device)
+            encoder = run.encoder(head, pad_to=pad_to)
             if recipe.kept_neighbours is not None:
                 words = common_words(data)
                 trainer.neighbours = Neighbours(
@@ -137,8 +136,7 @@ def _isotropy(run: Run, data: TrainingData, head: Head, pad_to: int | None) -> f
     texts = list(dict.fromkeys(data.first))[:_MEASURED]
 
     def measure() -> float | None:
-        encoder = TorchEncoder(run.base, head=head, pad_to=pad_to, device=run.device)
-        found = evaluate_geometry(encoder, texts).isotropy_score_normalized
+        found = evaluate_geometry(run.encoder(head, pad_to=pad_to), texts).isotropy_score_normalized
         return round(found, 4)
 
     return run.processes.in_first(measure) if len(texts) > 1 else None
@@ -181,7 +179,7 @@ def _mlp(base: Pretrained, recipe: Recipe, seed: int) -> Dense | None:
     return layer
 
 
-def load_base(config: TuneConfig) -> Pretrained:
+def load_base(config: TrainConfig) -> Pretrained:
     """Load the base model of a run, with the dropout of its recipe."""
     return load_pretrained(config.model, dropout=config.recipe.dropout, **config.load_options())
 

@@ -11,13 +11,13 @@ from typing import Any
 from mirror_rt.errors import DataError
 from mirror_rt.evaluation import ScoredPairs
 from mirror_rt.evaluation.readers.pairs import read_scored_pairs
+from mirror_train.data.burt_tasks import BurtTasks
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.data.strings import load_training_data
 from mirror_train.data.synonyms import read_synonyms
+from mirror_train.data.tasks import MultitaskData, load_multitask_data
 from mirror_train.data.training_data import TrainingData
 from mirror_train.data.triplets import read_nli
-from mirror_train.pairs.burt_data import BurtTasks
-from mirror_train.pairs.multitask_data import MultitaskData, load_multitask_data
 
 # The patterns of each input's files in the folder; {} is the language, others are in English.
 INPUTS: dict[str, tuple[str, ...]] = {

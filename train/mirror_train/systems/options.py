@@ -1,20 +1,21 @@
-"""Define the options that the tuning commands share, out of the fields of their configurations."""
+"""Define the options that the commands of systems share, and print what a run has made."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mirror_rt.cli.common import HubOptions
 from mirror_rt.cli.parsing.invocation import Invocation
-from mirror_rt.cli.parsing.options import Group, Help
+from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.cli.parsing.parser import UsageError
 from mirror_rt.errors import ConfigError
 from mirror_train.compute.launch import is_first_process
 from mirror_train.data.strings import TOP, DataFormat, load_training_data, longer_than, word_list
 from mirror_train.data.training_data import TrainingData
 from mirror_train.model.model_folder import DEFAULT_MODEL
+from mirror_train.training.run_config import TrainConfig
 
 if TYPE_CHECKING:
     from mirror_train.training.run import TuneReport
@@ -29,19 +30,12 @@ _ENDS = {
     "movement": "the movement of the recipe",
     "neighbours": "the neighbours that would be lost",
 }
-# The fields of a run that `Training` has options for, or that have none.
-RUN = Group(
-    "run",
-    leave_out=(
-        "out",
-        "model",
-        "revision",
-        "offline",
-        "trust_remote_code",
-        "show_progress_bar",
-        "pooling_from",
-    ),
-)
+_RUN = ("device", "seed", "overwrite", "checkpoint_every", "resume", "select", "evaluate_every")
+
+
+def run_options(*own: str) -> Group:
+    """Return the group of the settings that every system takes, and of its `own`."""
+    return Group("run", only=(*_RUN, *own))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +50,16 @@ class Training(Invocation):
         Help("run the Python code that comes with the model, if it needs any: read it first"),
     ] = False
     quiet: Annotated[bool, Help("show no progress")] = False
+
+    def settings(self, system: str, config: Given[TrainConfig], recipe: Any) -> TrainConfig:
+        """Make the settings of a system's run.
+
+        Those that it does not take keep their defaults: an option of their name is the recipe's.
+        """
+        from mirror_train.systems import SYSTEMS
+
+        others = SYSTEMS[system].not_taken()
+        return config.make(recipe=recipe, show_progress_bar=not self.quiet, **others)
 
     def kept(self) -> str:
         """Say what an interrupted run has left, if the run itself has not said so."""
@@ -125,7 +129,12 @@ class StringOptions:
 
 
 def print_result(report: TuneReport, more: str = "") -> None:
-    """Print what a run has written, how quickly, how its loss changed, and what to do next."""
+    """Print what a run has written, how quickly, how its loss changed, and what to do next.
+
+    Of several processes, the first prints.
+    """
+    if not is_first_process():
+        return
     made = report.manifest.training or {}
     speed = f"{made['strings_per_second']} strings/s, " if "strings_per_second" in made else ""
     waste = f", padding {made['padding_percent']} %" if "padding_percent" in made else ""

@@ -7,18 +7,21 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from mirror_rt.errors import ConfigError, DataError
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.data.labelled_readers import PARAPHRASE_LABELS, read_nli, read_paraphrases
+from mirror_train.data.passes import Passes, TaskBatch
+from mirror_train.data.ppdb import balanced, read_ppdb
 from mirror_train.data.strings import load_training_data
-from mirror_train.pairs.passes import Passes, TaskBatch, TaskBatches
-from mirror_train.pairs.ppdb import balanced, read_ppdb
-from mirror_train.recipes.systems import OBJECTIVES, BurtRecipe, Objective
 
+# The names in section 5.1 of the paper: natural language inference, paraphrase identification and
+# pairwise text classification.
+Objective = Literal["nli", "pi", "ptc"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 IDENTIFICATION_LABELS = ("not paraphrase", "paraphrase")
 
 
@@ -151,19 +154,6 @@ def turns(objectives: Sequence[str]) -> list[str]:
     if "nli" not in objectives or not others:
         return list(objectives)
     return [name for other in others for name in ("nli", other)]
-
-
-def batches_of(
-    tasks: BurtTasks, recipe: BurtRecipe, seed: int
-) -> dict[str, TaskBatches | NegativeSampling]:
-    """Return the batches of every objective of a recipe."""
-    size = recipe.batch_size
-    return {
-        name: NegativeSampling(tasks.of(name), recipe.negatives, size, seed)
-        if name == "pi"
-        else TaskBatches(name, tasks.of(name), size, (seed, OBJECTIVES.index(name)))
-        for name in recipe.objectives
-    }
 
 
 def _read_paraphrases(path: Path) -> Examples:

@@ -17,8 +17,8 @@ from mirror_train.data.labelled_readers import (
     read_sentiment,
     read_similarity,
 )
-from mirror_train.recipes.systems import TASKS
 
+TASKS = ("sentiment", "paraphrase", "similarity")
 _READERS: dict[str, Callable[[Path], Examples]] = {
     "sentiment": read_sentiment,
     "paraphrase": read_paraphrases,
@@ -91,7 +91,7 @@ def load_multitask_data(
     if unknown := [name for name in tasks if name not in TASKS]:
         raise ConfigError(f"no task {unknown[0]!r}: there are {', '.join(TASKS)}")
     if len(set(tasks)) < 2:
-        raise ConfigError("several tasks are trained together; mirror-rt finetune trains one")
+        raise ConfigError("several tasks are trained together; mirror-rt train finetune trains one")
     _check_top(top)
     return MultitaskData(
         {

@@ -1,0 +1,104 @@
+"""What a training system is, as data: help, studies, model cards and tests read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from mirror_train.data.inputs import Inputs
+from mirror_train.recipes.recipe import Hyperparameters
+from mirror_train.training.run_config import TrainConfig, TunedPooling
+
+if TYPE_CHECKING:
+    from mirror_train.training.run import TuneReport
+
+BASE = "untuned"
+_STS = ("sentences",)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An improvement over another row that a paper claims, on the sets of some suites.
+
+    Attributes:
+        against: label of the other row.
+        suites: suites of the sets that the claim is about.
+        wanted: `higher`, or `on par` for a small difference (see `SLIGHT` of the studies).
+    """
+
+    against: str = BASE
+    suites: tuple[str, ...] = _STS
+    wanted: Literal["higher", "on par"] = "higher"
+
+    def __str__(self) -> str:
+        """Return the claim in words, for the table."""
+        return f"{self.wanted} {'than' if self.wanted == 'higher' else 'with'} {self.against}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of the study of systems: a system with the hyper-parameters and the data of a paper.
+
+    Attributes:
+        name: its label.
+        title: description in a line.
+        source: the paper.
+        inputs: names in `mirror_train.data.inputs.INPUTS`; all are required.
+        recipe: returns its hyper-parameters.
+        read: reads its data, which the seed may divide.
+        claims: the improvements that its paper claims.
+        optional: inputs that are not required: further training data, or the evaluated pairs, which
+            are left out of the training data.
+    """
+
+    name: str
+    title: str
+    source: str
+    inputs: tuple[str, ...]
+    recipe: Callable[[], Any]
+    read: Callable[[Inputs, int], Any]
+    claims: tuple[Claim, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+def as_it_is(recipe: Any, data: Any, pooling: TunedPooling) -> Any:
+    """Return the recipe that was given."""
+    return recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """A training system. A module of this folder that has one as `SYSTEM` adds it everywhere.
+
+    Attributes:
+        name: its name in `mirror-rt train NAME`, in `train` and in mirror.json.
+        title: what it does, for the list of commands.
+        paper: who it is by, in Markdown, for model cards; "" where the run time's own name is used.
+        recipe: the class of its hyper-parameters.
+        run: trains on the system's data and writes `TrainConfig.out`. It imports torch when it is
+            called, so that help and recipes need none.
+        command: `module:class` of its command.
+        settings: the fields of `TrainConfig` that it takes, of those from `pooling` on.
+        labelled: whether it learns from labels, for model cards.
+        entries: its rows in the study of systems.
+        fitted: changes a recipe for the data and the pooling of a study.
+    """
+
+    name: str
+    title: str
+    paper: str
+    recipe: type[Hyperparameters]
+    run: Callable[[Any, TrainConfig], TuneReport]
+    command: str
+    settings: tuple[str, ...] = ("precision",)
+    labelled: bool = False
+    entries: tuple[Entry, ...] = ()
+    fitted: Callable[[Any, Any, TunedPooling], Any] = as_it_is
+
+    def not_taken(self) -> dict[str, Any]:
+        """Return the settings that this system does not take, with their defaults."""
+        defaults = {field.name: field.default for field in fields(TrainConfig)}
+        chosen = [*defaults][[*defaults].index("pooling") :]
+        taken = (*self.settings, "pooling_from")
+        return {name: defaults[name] for name in chosen if name not in taken}

@@ -1,0 +1,33 @@
+"""What a system gives the training loop: its steps, each of parts with a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mirror_rt.tokens.padding import RaggedTokens
+
+
+class Part(NamedTuple):
+    """A part of a step, backpropagated before the next, so that one graph is in memory at a time.
+
+    Attributes:
+        inputs: this process's share of the rows: their tokens, which go through the encoder, or
+            vectors [n, D] that are known already.
+        loss: maps the vectors [n, D] of these rows, in the dtype of the encoder's output, to the
+            share's loss, a scalar. The mean over the processes is the loss of the part.
+    """
+
+    inputs: RaggedTokens | Tensor
+    loss: Callable[[Tensor], Tensor]
+
+
+class Steps(Protocol):
+    """The optimiser steps of a run: each is the sum of its parts, and follows from its number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, step: int, /) -> Iterable[Part]: ...
