@@ -79,7 +79,7 @@ def test_work_of_the_tokenizer_shuts_nobody_out(path, body, name, app, held):
             assert (await call.answer())[0] == 200
         free.set()
         statuses = [(await call.answer())[0] for call in calls]
-        assert statuses[0] == 200
+        assert 200 in statuses  # whichever came first to the tokenizer
         assert set(statuses) <= {200, 429}
 
     run(main())
