@@ -67,7 +67,6 @@ class NativeEncoder:
         types: npt.NDArray[np.float32] | None = None,
         projection: _Pair | None = None,
         relative: npt.NDArray[np.float32] | None = None,
-        map: npt.NDArray[np.float32] | None = None,
         skipped_id: int = -1,
         skipped: npt.NDArray[np.float32] | None = None,
         gated: bool = False,
@@ -76,11 +75,11 @@ class NativeEncoder:
     ) -> None:
         """Take the embeddings: words [vocabulary, E] stay where they are, the rest is copied.
 
-        `positions` is [n, E], or [n, 0] for none, `types` [types, E], `map` [H, H] what pooled
-        vectors are multiplied by, `relative` [heads, 2 n - 1] by the distance of
-        key from query, and a pair is a weight [inputs, outputs] and its bias, or those of a layer
-        normalisation. `gated` layers have twice as many inner columns, the second half of which
-        multiplies the first; with `pre_norm`, `out_norm` does not change what layers add to.
+        `positions` is [n, E], or [n, 0] for none, `types` [types, E], `relative` [heads, 2 n - 1]
+        by the distance of key from query, and a pair is a weight [inputs, outputs] and its bias,
+        or those of a layer normalisation. `gated` layers have twice as many inner columns, the
+        second half of which multiplies the first; with `pre_norm`, `out_norm` does not change what
+        layers add to.
         """
 
     def add_layer(

@@ -39,6 +39,8 @@ LABELS = {
     "roberta": "RoBERTa",
     "xlm-roberta": "XLM-RoBERTa",
     "camembert": "CamemBERT",
+    "data2vec-text": "data2vec",
+    "ernie": "ERNIE",
     "distilbert": "DistilBERT",
     "albert": "ALBERT",
     "electra": "ELECTRA",

@@ -59,8 +59,8 @@ class BoundEncoder {
       const std::string& precision, std::int64_t heads, std::int64_t inner, float scale,
       float epsilon, const std::string& activation, const Floats& words, const Floats& positions,
       const Pair& norm, const std::optional<Floats>& types, const std::optional<Pair>& projection,
-      const std::optional<Floats>& relative, const std::optional<Floats>& map,
-      std::int64_t skipped_id, const std::optional<Floats>& skipped, bool gated, bool pre_norm,
+      const std::optional<Floats>& relative, std::int64_t skipped_id,
+      const std::optional<Floats>& skipped, bool gated, bool pre_norm,
       const std::string& instruction_set) {
     if (words.ndim() != 2 || positions.ndim() != 2) {
       throw py::value_error("words and positions must have two dimensions");
@@ -87,7 +87,6 @@ class BoundEncoder {
     }
     e.norm = norm_of(norm, c.embedded, "norm");
     if (types) e.types = checked(*types, {c.types, c.embedded}, "types");
-    if (map) e.map = checked(*map, {c.hidden, c.hidden}, "map");
     if (skipped) e.skipped = checked(*skipped, {c.embedded}, "skipped");
     if (relative) e.relative = checked(*relative, {heads, 2 * c.positions - 1}, "relative");
     if (projection) e.projection = weight_of(*projection, c.embedded, c.hidden, "projection");
@@ -200,8 +199,8 @@ void bind_engine(py::module_& m) {
            py::arg("inner"), py::arg("scale"), py::arg("epsilon"), py::arg("activation"),
            py::arg("words"), py::arg("positions"), py::arg("norm"), py::arg("types") = py::none(),
            py::arg("projection") = py::none(), py::arg("relative") = py::none(),
-           py::arg("map") = py::none(), py::arg("skipped_id") = -1, py::arg("skipped") = py::none(),
-           py::arg("gated") = false, py::arg("pre_norm") = false, py::arg("instruction_set") = "")
+           py::arg("skipped_id") = -1, py::arg("skipped") = py::none(), py::arg("gated") = false,
+           py::arg("pre_norm") = false, py::arg("instruction_set") = "")
       .def("add_layer", &BoundEncoder::add_layer, py::kw_only(), py::arg("query_key_value"),
            py::arg("attention_out"), py::arg("attention_norm"), py::arg("inner"), py::arg("out"),
            py::arg("out_norm"), py::arg("window") = 0, py::arg("rotary") = py::none(),

@@ -43,7 +43,6 @@ Encoder::Encoder(const Config& config, const Isa& isa, const EmbeddingWeights& w
   positions_ = copy_rows(weights.positions, config.positions, n, stride);
   types_ = copy_rows(weights.types, config.types, n, stride);
   skipped_ = copy_rows(weights.skipped, 1, n, stride);
-  map_ = copy_rows(weights.map, config.hidden, config.hidden, config.hidden);
   if (weights.projection.values != nullptr) {
     projection_ =
         std::make_unique<PackedMatrix>(isa, config.precision, weights.projection, weights_);

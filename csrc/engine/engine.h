@@ -52,7 +52,6 @@ struct EmbeddingWeights {
   Norm norm;
   Weight projection;      // [embedded, hidden]; of null for none
   const float* relative;  // [heads, 2 positions - 1]; null for none
-  const float* map;       // [hidden, hidden], which pooled vectors are multiplied by; or null
 };
 
 struct LayerWeights {
@@ -144,7 +143,7 @@ class Encoder {
   const Isa& isa_;
   const float* words_;
   Arena weights_;
-  Buffer<float> positions_, types_, skipped_, relative_, map_;
+  Buffer<float> positions_, types_, skipped_, relative_;
   PackedNorm embeddings_norm_;
   std::unique_ptr<PackedMatrix> projection_;
   std::vector<std::shared_ptr<const Layer>> layers_;

@@ -208,15 +208,7 @@ void Encoder::pool(const Group& g, std::int64_t text) const {
     }
   }
   const auto count = static_cast<float>(g.pooling == Pooling::mean ? length : 1);
-  for (std::int64_t k = 0; k < n; ++k) pooled[k] /= count;
-  if (map_.get() == nullptr) {
-    std::copy_n(pooled, n, out);
-    return;
-  }
-  std::fill_n(out, n, 0.0f);
-  for (std::int64_t k = 0; k < n; ++k) {
-    for (std::int64_t j = 0; j < n; ++j) out[j] += pooled[k] * map_.get()[k * n + j];
-  }
+  for (std::int64_t k = 0; k < n; ++k) out[k] = pooled[k] / count;
 }
 
 void Encoder::encode(Phases::Member& member, const Group& g) const {

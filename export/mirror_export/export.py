@@ -82,6 +82,8 @@ def _write(checked: Checked) -> Manifest:
     manifest = dataclasses.replace(
         checked.traced.manifest, variants=variants, files=record_files(folder)
     )
+    if manifest.native is not None and manifest.native.file not in manifest.files:
+        manifest = dataclasses.replace(manifest, native=None)
     write_json(folder / Layout.manifest, manifest.to_dict())
     write_model_card(folder, manifest)
     return manifest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,12 @@ import torch
 from mirror_export.config import ExportConfig
 from mirror_export.cross_encoder import TorchScores, parity_pairs
 from mirror_export.graph.torch_export import export_graph
+from mirror_export.graph.weight_table import ModuleWeights, table_of
 from mirror_export.load import Loaded
 from mirror_export.parity import PARITY_BATCH
 from mirror_export.sample import parity_texts
 from mirror_rt import Manifest
+from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.families import FAMILIES, GENERIC, family_of, takes_token_types
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.encoding.batch_encoder import Vectors
@@ -80,13 +83,18 @@ def trace(staged: Staged) -> Traced:
     path = folder / Layout.model
     path.parent.mkdir()
     names = _input_names(pretrained)
-    graph = export_graph(
+    graph, placed = export_graph(
         pretrained.model,
         path,
         head=loaded.head,
         input_names=names,
         max_length=pretrained.max_length,
     )
+    described = describe_folder(folder, manifest=manifest)
+    weights = ModuleWeights(pretrained.model, path)
+    table = table_of(described, weights, placed, typed="token_type_ids" in names)
+    manifest = dataclasses.replace(manifest, native=table)
+    del placed, weights
     _tell_of_missing_fusion(pretrained, graph["fused"])
     tokenizer = pretrained.text_tokenizer(manifest.max_length, copy=False)
     texts: list[Any] = loaded.config.parity_texts or parity_texts(tokenizer, manifest.language)

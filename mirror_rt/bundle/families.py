@@ -126,6 +126,9 @@ _ROBERTA = dataclasses.replace(_BERT, classifier=_IN_PARTS, tensors=Tensors("rob
 # The family of each model_type of config.json.
 FAMILIES = {
     "bert": _BERT,
+    "ernie": dataclasses.replace(
+        _BERT, classifier=Classifier("ernie.pooler.dense", "tanh"), tensors=Tensors("ernie")
+    ),
     "albert": dataclasses.replace(
         _BERT,
         attention_output="attention.dense",
@@ -152,6 +155,7 @@ FAMILIES = {
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
+    "data2vec-text": dataclasses.replace(_ROBERTA, tensors=Tensors("data2vec_text")),
     "distilbert": Family(
         attention_interface=True,
         fused=_WHOLE,

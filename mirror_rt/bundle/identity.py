@@ -76,6 +76,7 @@ def deciding_files(folder: Path) -> list[Path]:
     found = {file for file in every if file.suffix == ".json"} | graphs
     if weights:
         found |= {file for file in every if file.suffix in (".safetensors", ".txt")}
+    found |= {file for file in every if file.match("*_Dense/*.safetensors")}
     if is_static:
         return sorted(found.union(*(folder.glob(pattern) for pattern in FILES)))
     others = [file for file in every if file not in found]

@@ -113,6 +113,23 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightTable:
+    """Where the native engine finds the weights of an encoder, float32, in the file of a graph.
+
+    Attributes:
+        file: path inside the folder.
+        typed: whether the two texts of a pair have tokens of two types.
+        tensors: name -> offset and shape, by the names in checkpoints of the family. A matrix,
+            whose name ends before `.weight`, is [inputs, outputs]; several of the same inputs,
+            joined by `+`, are side by side.
+    """
+
+    file: InnerPath
+    typed: bool
+    tensors: dict[str, Annotated[list[int], at_most(4, "numbers")]]
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """The content of mirror.json, in a bundle and in the tuned folder that it was made from.
 
@@ -136,6 +153,7 @@ class Manifest:
         scores: head of a cross-encoder, which makes scores of the vectors of pairs; None for an
             encoder of texts.
         variants: name -> graph (`fp32`, `int8`, `fp16-cuda` ...); none in a tuned folder.
+        native: what the native engine takes of the fp32 graph; None for what it does not compute.
         files: path inside the folder -> FileRecord.
     """
 
@@ -158,6 +176,7 @@ class Manifest:
     default_prompt_name: str | None = None
     scores: ScoreLayers | None = None
     variants: dict[str, Variant] = field(default_factory=dict)
+    native: WeightTable | None = None
     generator: str = ""
     created: str = ""
     files: dict[InnerPath, FileRecord] = field(default_factory=dict)
@@ -208,6 +227,8 @@ class Manifest:
             if not self.variants:
                 raise ValueError("variants is {}, expected at least one")
             parts = [part for v in self.variants.values() for part in (v.file, v.weights) if part]
+            if self.native is not None:
+                parts.append(self.native.file)
             if (self.scores is not None) != (self.format == "mirror_rt cross-encoder"):
                 raise ValueError(f"format is {self.format!r}, and only a cross-encoder has scores")
             if self.scores is not None:

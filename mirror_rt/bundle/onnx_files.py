@@ -46,7 +46,8 @@ from mirror_rt.tokens.settings import TokenizerSettings
 # Where publishers put the default graph, and the others, in the order of preference.
 _DEFAULTS = ("onnx/model.onnx", "model.onnx", "onnx/model_optimized.onnx", "model_optimized.onnx")
 _OTHERS = ("onnx/model_{}.onnx", "model_{}.onnx")
-_DESCRIPTIONS = ("*.json", "*/config.json")  # of the modules, the tokenizer and the settings
+# Of the modules, the tokenizer and the settings; and the weights of modules.
+_DESCRIPTIONS = ("*.json", "*/config.json", "*_Dense/model.safetensors")
 # Names of graphs that are in float32 although their weights or operators were changed.
 _SINGLE = ("fp32", "optimized", "O1", "O2", "O3")
 

@@ -6,7 +6,8 @@ import json
 from dataclasses import asdict
 from typing import Any, Literal
 
-from mirror_rt.bundle.declarations import MODULES, whole
+from mirror_rt.bundle.declarations import whole
+from mirror_rt.bundle.dense_files import declared_layers
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.families import WIDTHS, positions
 from mirror_rt.bundle.graph_header import read_header
@@ -20,11 +21,6 @@ PoolingChoice = Literal[
 # Outputs of a graph: vectors of tokens, and of texts as all modules give them.
 TOKEN_OUTPUTS = ("last_hidden_state", "token_embeddings")
 TEXT_OUTPUT = "sentence_embedding"
-_FORMS: tuple[list[str], ...] = (
-    [],
-    ["Transformer", "Pooling"],
-    ["Transformer", "Pooling", "Normalize"],
-)
 
 
 def describe_plain(
@@ -52,23 +48,15 @@ def of_declared(
 
     `own` is the length of the text vectors that a graph gives itself; None if it gives none.
     """
-    folder = described.folder
     described.check_kind("SentenceTransformer")
-    if described.truncate_dim is not None:
-        raise BundleError(f"{folder} declares truncate_dim, which {kind} do not apply")
-    if described.names not in _FORMS:
-        raise BundleError(
-            f"{folder / MODULES} declares {', '.join(described.names)}: of {kind}, a "
-            "Transformer, a Pooling and a Normalize can be run"
-        )
-    output: dict[str, Any] = {} if own is None else {"graph": {"output": TEXT_OUTPUT}}
+    output: dict[str, Any] = {} if own is None else {"graph": {"output": TEXT_OUTPUT, "width": own}}
     poolings = _chosen(described, pooling, own is not None)
     return derived_manifest(
         described,
-        dimension=own or width(described) * len(poolings),
+        dimension=declared_layers(described, own or width(described) * len(poolings)).dimension,
         **tokens_of(described),
         pooling="+".join(poolings),
-        normalize=own is None and described.names in ([], _FORMS[2]),
+        normalize=own is None and (not described.names or described.names[-1] == "Normalize"),
         variants={name: asdict(variant) | output for name, variant in variants.items()},
         format=kind,
     )

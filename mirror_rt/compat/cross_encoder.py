@@ -19,8 +19,8 @@ from mirror_rt.compat.arguments import (
 )
 from mirror_rt.compat.base_model import BaseModel, Pool
 from mirror_rt.errors import ConfigError
+from mirror_rt.inference.vector_layers import ACTIVATIONS
 from mirror_rt.reranking.reranker import Reranker
-from mirror_rt.reranking.score_head import ACTIVATIONS
 
 Activation = Callable[[Any], Any]
 _softmax = ACTIVATIONS["softmax"]

@@ -14,7 +14,6 @@ from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.errors import ConfigError, MirrorError, Setting
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.devices import device_name
-from mirror_rt.inference.engines import ENGINE_POOLINGS
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.pipeline import Pipeline
@@ -131,9 +130,8 @@ class LoadedBundle:
 
 def open_model(folder: Path, manifest: Manifest, options: LoadOptions) -> BundleModel:
     """Open the model of a bundle, or of the files that others published."""
-    pooled = manifest.is_checkpoint and manifest.pooling in ENGINE_POOLINGS
-    if manifest.format in BUNDLES or manifest.is_static or pooled:
-        if options.pooling != "auto" and not pooled:
+    if manifest.format in BUNDLES or manifest.is_static or manifest.is_checkpoint:
+        if options.pooling != "auto" and not manifest.is_checkpoint:
             raise ConfigError(
                 Setting("pooling", options.pooling),
                 f": {folder} is a bundle, its pooling is in the graph",

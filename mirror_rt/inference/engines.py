@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from mirror_rt.inference.native.engine_model import EngineModel
 
 _PRECISIONS: dict[str, Precision] = {"fp32": "fp32", "bf16": "bf16", "int8": "int8"}
-# The poolings of the native engine; others are computed of its vectors of tokens.
-ENGINE_POOLINGS = ("mean", "cls", "max")
 _HINT = "the native engine cannot run it, onnxruntime can: pip install 'mirror-rt[cpu]'"
 
 
@@ -76,7 +74,7 @@ def find_native(
         source = _native_variant(folder, manifest, variant.precision)
         if not (folder / source.file).is_file():
             return f"{folder / source.file} is not there"
-        return options, _recognise(folder, manifest, source)
+        return options, _read(folder, manifest)
     except BundleError as error:
         return str(error)
 
@@ -84,7 +82,7 @@ def find_native(
 def _why_not(manifest: Manifest, variant: Variant, options: LoadOptions) -> str | None:
     """Return why the native engine does not fit, as far as no graph must be read to tell."""
     if manifest.format not in BUNDLES:
-        return "plain ONNX files have operators that are not fused"
+        return "plain ONNX files do not say where their weights are"
     if options.for_cards:
         return f"it does not have the option {options.for_cards[0]}"
     if options.spinning == "always":
@@ -126,7 +124,7 @@ def open_native(
         variant = _native_variant(folder, manifest, options.variant)
         files = manifest.files_for([variant]) if options.verify else {}
         with verifying(folder, files):
-            encoder = encoder or _recognise(folder, manifest, variant)
+            encoder = encoder or _read(folder, manifest)
             return NativeRunner(encoder, variant.precision, options), variant
     except UnsupportedModelError as error:
         raise BundleError(str(error) if manifest.is_checkpoint else f"{error}; {_HINT}") from error
@@ -151,20 +149,11 @@ def _native_variant(folder: Path, manifest: Manifest, name: str | None) -> Varia
     raise UnsupportedModelError(f"{folder} has no fp32 graph for the CPU")
 
 
-def _recognise(folder: Path, manifest: Manifest, variant: Variant) -> EngineModel:
-    """Recognise the encoder of a bundle, whose vectors are those that its manifest describes."""
-    from mirror_rt.inference.native.engine_model import UnsupportedModelError
-    from mirror_rt.inference.native.runner import recognise
+def _read(folder: Path, manifest: Manifest) -> EngineModel:
+    """Find the weights of a bundle, or of a folder with weights in safetensors."""
+    from mirror_rt.inference.native.checkpoint import read_encoder
 
-    if manifest.is_checkpoint:
-        from mirror_rt.inference.native.checkpoint import read_checkpoint
-
-        pooling = manifest.pooling if manifest.pooling in ENGINE_POOLINGS else "mean"
-        return read_checkpoint(describe_folder(folder), manifest.max_length, pooling)
-    encoder = recognise(folder / variant.file, manifest.max_length)
-    if manifest.pad_to is not None or manifest.dimension != encoder.hidden:
-        raise UnsupportedModelError(f"{folder} pads texts, or shortens their vectors")
-    return encoder
+    return read_encoder(describe_folder(folder, manifest=manifest))
 
 
 def providers_here(folder: Path, manifest: Manifest, options: LoadOptions) -> list[str]:

@@ -10,10 +10,10 @@ import json
 import math
 import mmap
 import struct
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -91,13 +91,42 @@ class MappedTensors:
                 raise BundleError(f"{path} names {one.name}, which is not there: fetch all files")
             with one.open("rb") as file:
                 entries, begin = _entries(one, file)
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._maps.append(mapped)
+                mapped = self._map(file)
             for stored, entry in entries.items():
                 name = named(stored)
                 if name in self._found:
                     raise BundleError(f"{one} has {stored[:80]}, and {name[:80]} is there already")
                 self._found[name] = mapped, begin, entry
+
+    @classmethod
+    def of_table(cls, path: Path, table: Mapping[str, Sequence[int]]) -> Self:
+        """Map float32 tensors of a file of any format: name -> offset and shape.
+
+        Raises:
+            BundleError: a tensor is not within the file, or all of them have twice its bytes.
+        """
+        made = cls(path, ())
+        try:
+            if not path.is_file():  # reading a pipe would wait forever
+                raise ValueError("it is not a regular file")
+            with path.open("rb") as file:
+                mapped = made._map(file)
+            for name, (begin, *shape) in table.items():
+                end = begin + 4 * math.prod(shape)
+                entry = _Entry("F32", shape, [begin, end])
+                _check(name[:80], entry, len(mapped))
+                made._found[name] = mapped, 0, entry
+        except (ValueError, OSError) as error:
+            raise BundleError(f"{path} does not hold the weights of its table: {error}") from error
+        # Equal vectors are stored once, and each is packed.
+        if sum(math.prod(one[2].shape) for one in made._found.values()) > len(mapped) // 2:
+            raise BundleError(f"{path}: its table has more bytes of weights than the file")
+        return made
+
+    def _map(self, file: IO[bytes]) -> mmap.mmap:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._maps.append(mapped)
+        return mapped
 
     @property
     def names(self) -> Collection[str]:
@@ -108,8 +137,8 @@ class MappedTensors:
         """Return the shape of a tensor of floating-point numbers; BundleError without one."""
         if name not in self._found:
             raise BundleError(
-                f"{self.path} lacks the tensor {name[:80]}, which the config.json beside it asks "
-                "for: take the whole folder of the model"
+                f"{self.path} lacks the tensor {name[:80]}, which its config.json asks for: take "
+                "the whole folder of the model"
             )
         entry = self._found[name][2]
         if entry.dtype not in _FLOATS:

@@ -14,6 +14,7 @@ from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.encoding.loaded_bundle import LoadedBundle, open_model
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
+from mirror_rt.inference.vector_layers import ACTIVATIONS
 from mirror_rt.keywords import refuse_unknown, with_visible_options
 from mirror_rt.pipeline.inputs import as_list
 from mirror_rt.pipeline.options import EncodeKeywords, EncodePlan
@@ -28,7 +29,7 @@ from mirror_rt.reranking.options import (
     Truncation,
     of_pipeline,
 )
-from mirror_rt.reranking.score_head import ACTIVATIONS, ScoredModel, ScoreHead
+from mirror_rt.reranking.score_head import ScoredModel, ScoreHead
 from mirror_rt.tokens.chunking import TokenRows
 from mirror_rt.tokens.pairs import Pair, PairTokenizer, as_pair
 from mirror_rt.tokens.validity import why_invalid

@@ -7,7 +7,7 @@ normalisation its weight and bias [outputs].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,71 +17,32 @@ import numpy.typing as npt
 from mirror_rt.bundle.classifier import read_head
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_rt.bundle.score_layers import ScoreLayer, ScoreLayers
+from mirror_rt.bundle.score_layers import ScoreLayers
 from mirror_rt.errors import BundleError
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
+from mirror_rt.inference.vector_layers import LinearLayer
 from mirror_rt.tokens.padding import PaddedBatch
-
-Floats = npt.NDArray[np.float64]
-# Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: erf within 1.5e-7.
-_P, _A = 0.3275911, (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
-
-
-def _gelu(x: Floats) -> Floats:
-    z = np.abs(x) / np.sqrt(2)
-    t = 1 / (1 + _P * z)
-    erf = 1 - np.polyval([*_A, 0.0], t) * np.exp(-z * z)
-    return np.asarray(x * 0.5 * (1 + np.copysign(erf, x)))
-
-
-def _gelu_tanh(x: Floats) -> Floats:
-    return np.asarray(0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
-
-
-def _sigmoid(x: Floats) -> Floats:
-    return np.asarray(0.5 * (1 + np.tanh(0.5 * x)))  # which does not overflow
-
-
-def _softmax(x: Floats) -> Floats:
-    shifted = np.exp(x - x.max(axis=-1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True))
-
-
-# Those of layers and those that make scores of logits [n, C].
-ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
-    "identity": lambda x: x,
-    "tanh": np.tanh,
-    "relu": lambda x: np.maximum(x, 0),
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
-    "silu": lambda x: x * _sigmoid(x),
-    "sigmoid": _sigmoid,
-    "softmax": _softmax,
-}
 
 
 class ScoreHead:
-    """The layers of a head with their weights, float32 [the sum of `ScoreLayer.weights`].
-
-    It computes in float64, and every row alike, so that logits do not depend on the batch.
-    """
+    """The layers of a head with their weights, float32 [the sum of `ScoreLayer.weights`]."""
 
     def __init__(self, described: ScoreLayers, weights: npt.NDArray[np.float32]) -> None:
         self.described = described
         self._weights = weights
         ends = np.cumsum([0, *(layer.weights for layer in described.layers)]).tolist()
-        self._layers: list[tuple[ScoreLayer, Floats, Floats]] = []
+        self._layers: list[LinearLayer] = []
         for layer, (begin, end) in zip(described.layers, pairwise(ends), strict=True):
-            own, size = weights[begin:end].astype(np.float64), layer.outputs * layer.inputs
-            matrix = np.ascontiguousarray(own[:size].reshape(layer.outputs, layer.inputs).T)
-            self._layers.append((layer, matrix, own[size:].reshape(-1, layer.outputs)))
+            matrix, rows = np.split(weights[begin:end], [layer.outputs * layer.inputs])
+            shaped = matrix.reshape(layer.outputs, layer.inputs)
+            self._layers.append(LinearLayer(layer, shaped, *rows.reshape(-1, layer.outputs)))
 
     def __call__(self, vectors: npt.ArrayLike) -> Vectors:
         """Map vectors of pairs [n, D] to logits, float32 [n, C]."""
         x = np.asarray(vectors, np.float64, order="C")
-        for layer, matrix, rows in self._layers:
-            x = _apply(layer, matrix, rows, x)
+        for layer in self._layers:
+            x = layer(x)
         return x.astype(np.float32)
 
     @classmethod
@@ -147,14 +108,3 @@ def pack_layers(layers: Sequence[Sequence[npt.ArrayLike]]) -> npt.NDArray[np.flo
     """Join the arrays of each layer (matrix, bias, norms) to the weights of a `ScoreHead`."""
     arrays = [np.asarray(array, np.float32).ravel() for layer in layers for array in layer]
     return np.concatenate(arrays)
-
-
-def _apply(layer: ScoreLayer, matrix: Floats, rows: Floats, x: Floats) -> Floats:
-    # Not `@`: the threads of BLAS would wait for a processor behind those that run the encoder.
-    x = np.einsum("ni,io->no", x, matrix)
-    x = ACTIVATIONS[layer.activation](x + rows[0])
-    if layer.norm is None:
-        return x
-    centred = x - x.mean(axis=1, keepdims=True)
-    scale = np.sqrt((centred**2).mean(axis=1, keepdims=True) + layer.norm)
-    return np.asarray(centred / scale * rows[1] + rows[2])

@@ -97,7 +97,7 @@ def test_inputs_and_types(family, tiny_bundle):
     """int64 outside, int32 where onnxruntime's operators want it."""
     model = onnx.load(tiny_bundle(family) / "onnx" / "model.onnx")
     onnx.checker.check_model(model, full_check=True)
-    types = family in ("bert", "albert", "electra", "roformer")
+    types = family in ("bert", "ernie", "albert", "electra", "roformer")
     names = ["input_ids", "attention_mask"] + ["token_type_ids"] * types
     assert [node.name for node in model.graph.input] == names
     assert {node.type.tensor_type.elem_type for node in model.graph.input} == {

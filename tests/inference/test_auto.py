@@ -153,8 +153,17 @@ def test_what_the_engine_cannot_run_onnxruntime_runs(tiny_bundle, family, bundle
     encoder = Encoder.load(tiny_bundle(family))
     assert encoder.providers == [CPU]
     assert "onnxruntime where nothing else runs the bundle; native" in encoder.provider_reason
-    assert ", expected " in encoder.provider_reason  # other operators
+    assert f"is of the family {family}, and the native engine computes" in encoder.provider_reason
     assert encoder.encode(TEXTS).shape[0] == 4
+
+
+def test_a_bundle_of_an_earlier_export_is_to_be_exported_again(bundle_copy):
+    edit_manifest(bundle_copy, lambda m: m.pop("native"))
+    encoder = Encoder.load(bundle_copy, verify=False)
+    assert encoder.providers == [CPU]
+    assert "mirror.json has no table of weights" in encoder.provider_reason
+    with pytest.raises(BundleError, match=r"export it again; .*onnxruntime can"):
+        Encoder.load(bundle_copy, providers="native")
 
 
 def test_fp16_and_plain_files_stay_with_onnxruntime(bundle_copy, bundle):
@@ -189,7 +198,7 @@ def test_without_onnxruntime_a_changed_file_is_still_named(bundle_copy, no_onnxr
     path.write_bytes(whole[:5000])
     with pytest.raises(BundleIntegrityError, match=r"model\.onnx has 5000 bytes"):
         Encoder.load(bundle_copy)
-    with pytest.raises(MissingDependencyError, match="is not a whole ONNX file"):
+    with pytest.raises(MissingDependencyError, match="does not hold the weights of its table"):
         Encoder.load(bundle_copy, verify=False)
     with pytest.raises(BundleError, match="no variant 'int8'"):
         Encoder.load(bundle_copy, variant="int8")

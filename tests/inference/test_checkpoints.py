@@ -10,10 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Normalize,
+    Pooling,
+    Transformer,
+)
 from transformers import AutoModel, AutoTokenizer
 
-from mirror_rt import BundleError, ConfigError, Encoder, Reranker
+from mirror_rt import BundleError, ConfigError, Encoder, Manifest, Reranker
 from mirror_rt.bundle.families import FAMILIES
 from mirror_rt.bundle.identity import digest_of
 from tiers import tiers
@@ -68,6 +73,21 @@ def test_bits_are_those_of_the_bundle(family, tiny_model, tiny_bundle):
     )
     with Encoder.load(folder, pooling=pooling) as encoder:
         np.testing.assert_allclose(encoder.encode(TEXTS), peer.encode(TEXTS), atol=2e-6)
+
+
+def test_a_table_names_the_numbers_of_the_checkpoint(tiny_bert, bundle):
+    table, weights = Manifest.read(bundle).native, load_file(tiny_bert / WEIGHTS)
+    data = (bundle / table.file).read_bytes()
+    for name, (offset, *shape) in table.tensors.items():
+        found = np.frombuffer(data, np.float32, np.prod(shape), offset).reshape(shape)
+        parts = name.removesuffix(".bias").split("+")
+        if not name.endswith((".bias", ".weight")):
+            expected = [weights[f"{part}.weight"].T for part in parts]
+        else:
+            expected = [weights[f"{part}.bias" if "+" in name else name] for part in parts]
+        np.testing.assert_array_equal(found, np.concatenate(expected, axis=-1))
+    heads = [name for name in weights if "pooler" in name or "position_ids" in name]
+    assert len(table.tensors) == len(weights) - len(heads) - 2 * 4  # two layers, each with 4 fewer
 
 
 @pytest.mark.parametrize("family", tiers(NATIVE, fast=("bert", "modernbert")))
@@ -142,7 +162,7 @@ def lacking(name):
         (lacking("encoder.layer.1.output.dense.bias"), "lacks the tensor encoder.layer.1"),
         (
             lambda name: name.replace("layer.0.output", "layer.0.attention.output"),
-            "which the config.json beside it",
+            "which its config.json",
         ),
         (lambda name: name.replace("encoder.layer.1", "encoder.layer.7"), "lacks the tensor"),
         (lambda name: f"base_model.model.{name}", "lacks the tensor"),
@@ -272,6 +292,71 @@ def test_every_pooling(mode, normalize, tiny_bert, tmp_path):
         largest = np.abs(expected).max()
         np.testing.assert_allclose(found, expected, atol=2e-6 * max(1, largest))
         np.testing.assert_allclose(encoder.encode(TEXTS[0]), found[0], atol=2e-7 * largest)
+
+
+LAYERS = {
+    "a cut": (32, lambda: [Normalize()]),
+    "a layer": (32, lambda: [Dense(32, 24, activation_function=torch.nn.GELU())]),
+    "layers and a cut": (64, lambda: [
+        Dense(64, 48), Normalize(), Dense(48, 24, bias=False), Normalize(),
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_layers_behind_the_pooling(case, tiny_bert, tmp_path):
+    from mirror_export import ExportConfig, export_bundle
+
+    width, layers = LAYERS[case]
+    torch.manual_seed(1)
+    modes = ("cls", "mean") if width == 64 else "mean"
+    modules = [Transformer(str(tiny_bert)), Pooling(32, modes), *layers()]
+    cut = {"truncate_dim": 20} if "cut" in case else {}
+    peer = SentenceTransformer(modules=modules, **cut)
+    folder = tmp_path / "saved"
+    peer.save(str(folder))
+    if cut:
+        change(folder / "config_sentence_transformers.json", **cut)
+    expected = peer.encode(TEXTS)
+    if cut:  # we normalise behind it
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    export_bundle(ExportConfig(str(folder), tmp_path / "bundle"))
+    for precision in PRECISIONS:
+        with (
+            Encoder.load(folder, variant=precision) as encoder,
+            Encoder.load(tmp_path / "bundle", variant=precision, providers="native") as exported,
+        ):
+            found = encoder.encode(TEXTS)
+            np.testing.assert_array_equal(found, exported.encode(TEXTS))
+            alone = np.stack([encoder.encode(text) for text in TEXTS])
+            np.testing.assert_array_equal(found, alone)
+            if precision == "fp32":
+                np.testing.assert_allclose(found, expected, atol=2e-6)
+    with Encoder.load(tmp_path / "bundle", providers="cpu") as exported:
+        np.testing.assert_allclose(exported.encode(TEXTS), expected, atol=2e-6)
+
+
+def test_other_layers_are_refused(tiny_bert, tmp_path):
+    modules = [Transformer(str(tiny_bert)), Pooling(32, "mean"), Dense(32, 16)]
+    folder = tmp_path / "saved"
+    SentenceTransformer(modules=modules).save(str(folder))
+    place = folder / "2_Dense"
+    for values, message in [
+        ({"in_features": 31}, "a Dense of 31 features behind 32"),
+        ({"use_residual": True}, "a Dense that is not applied here"),
+        ({"activation_function": "torch.nn.PReLU"}, "the activation 'torch.nn.PReLU'"),
+        ({"activation_function": "os.system"}, "a Dense that is not applied here"),
+        ({"out_features": 2**40}, "outputs is 1099511627776"),
+        ({"out_features": 15}, r"linear.weight is \[16, 32\], not \[15, 32\]"),
+    ]:
+        written = (place / "config.json").read_text()
+        change(place / "config.json", **values)
+        with pytest.raises(BundleError, match=message):
+            Encoder.load(folder).encode("a")
+        (place / "config.json").write_text(written)
+    (place / WEIGHTS).unlink()
+    with pytest.raises(BundleError, match="is not there: fetch all files"):
+        Encoder.load(folder)
 
 
 SETTINGS = [

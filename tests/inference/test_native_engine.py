@@ -89,22 +89,6 @@ def test_float32_is_that_of_numpy(make, kernel, shape):
     assert np.abs(run(encoder, texts, "max", normalize=False) - largest).max() < 2e-5
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
-@pytest.mark.parametrize("hidden", [36, 64])
-def test_pooled_vectors_are_multiplied_by_the_map(hidden, pooling):
-    random = RandomEncoder(Sizes(hidden=hidden, layers=1, mapped=True))
-    encoder, texts = random.native(_core, "fp32"), texts_of(LENGTHS)
-    pooled = {"mean": np.mean, "cls": lambda x, _: x[0], "max": np.max}[pooling]
-    vectors = [random.token_vectors(text) for text in texts]
-    expected = np.array([pooled(each, 0) @ random.map for each in vectors])
-    found = run(encoder, texts, pooling, normalize=False, threads=2)
-    assert np.abs(found - expected).max() < 3e-5
-    alone = [run(encoder, [text], pooling, normalize=False) for text in texts]
-    assert np.array_equal(found, np.concatenate(alone))
-    tokens = run(encoder, texts, "none", normalize=False)
-    assert np.abs(tokens - np.concatenate(vectors)).max() < 2e-5
-
-
 @pytest.mark.parametrize("number", [0, 3, 7])
 def test_the_largest_of_numbers_that_are_not_finite(number):
     random = RandomEncoder(Sizes(layers=1))

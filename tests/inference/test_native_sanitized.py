@@ -1,6 +1,6 @@
 """The native code under address and undefined-behaviour sanitizers, with every instruction set.
 
-MIRROR_RT_FUZZ sets the number of graphs, 100 unless set; there are ten times as many shapes.
+MIRROR_RT_FUZZ sets the number of tables, 100 unless set; there are ten times as many shapes.
 """
 
 import os
@@ -16,7 +16,7 @@ from native_build import build_sanitized
 from paths import TESTS
 
 pytestmark = [pytest.mark.full, pytest.mark.compiled]
-GRAPHS = int(os.environ.get("MIRROR_RT_FUZZ", "100"))
+TABLES = int(os.environ.get("MIRROR_RT_FUZZ", "100"))
 FAMILIES = ["bert", "albert", "mpnet", "modernbert"]
 OPTIONS = {
     "detect_leaks": 0,  # of the interpreter
@@ -37,7 +37,7 @@ def library(name):
 
 @pytest.fixture(scope="module")
 def fuzz():
-    """fuzz(count, *graphs) runs tests/support/compiled/native_fuzz.py; returns what it says."""
+    """fuzz(count, *bundles) runs tests/support/compiled/native_fuzz.py; returns what it says."""
     if sys.platform != "linux" or shutil.which("g++") is None:
         pytest.skip("needs g++ on Linux")
     # The interpreter is not made for the sanitizer, which must then be the first library of all.
@@ -46,7 +46,7 @@ def fuzz():
         pytest.skip("g++ has no libasan")
     core = build_sanitized()
 
-    def run(count, *graphs):
+    def run(count, *bundles):
         environment = os.environ | {
             "LD_PRELOAD": " ".join(preloaded),
             "ASAN_OPTIONS": ":".join(f"{key}={value}" for key, value in OPTIONS.items()),
@@ -54,7 +54,7 @@ def fuzz():
             "PYTHONPATH": str(TESTS / "support"),
         }
         script = TESTS / "support" / "compiled" / "native_fuzz.py"
-        command = [sys.executable, script, core, str(count), "0", *graphs]
+        command = [sys.executable, script, core, str(count), "0", *bundles]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]
         return done.stdout
@@ -63,15 +63,14 @@ def fuzz():
 
 
 def test_encoders_losses_and_searches_of_any_shape(fuzz):
-    assert f"{GRAPHS * 10:,} shapes" in fuzz(GRAPHS * 10)
+    assert f"{TABLES * 10:,} shapes" in fuzz(TABLES * 10)
 
 
-def test_any_graph(fuzz, tiny_bundle, tiny_bert, tmp_path):
+def test_any_table(fuzz, tiny_bundle, tiny_bert, tmp_path):
     from mirror_export import ExportConfig, export_bundle
     from mirror_export.pack.mapped_bundle import copy_mapped
 
     export_bundle(ExportConfig(str(tiny_bert), tmp_path / "max", pooling="max"))
     copy_mapped(tmp_path / "max", tmp_path / "aligned", np.eye(32)[::-1], ["a river"])
-    graphs = [tiny_bundle(family) / "onnx" / "model.onnx" for family in FAMILIES]
-    graphs += [tmp_path / name / "onnx" / "model.onnx" for name in ("max", "aligned")]
-    assert f"{GRAPHS:,} graphs, of which" in fuzz(GRAPHS, *graphs)
+    bundles = [*map(tiny_bundle, FAMILIES), tmp_path / "max", tmp_path / "aligned"]
+    assert f"{TABLES:,} tables, of which" in fuzz(TABLES, *bundles)

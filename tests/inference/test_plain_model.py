@@ -11,7 +11,7 @@ from onnxruntime.quantization import quantize_dynamic
 
 from mirror_rt import BundleError, ConfigError, Encoder
 from mirror_rt.bundle.onnx_files import describe_bundle
-from mirror_rt.inference.plain_model import pool
+from mirror_rt.inference.pooling import pool
 
 TEXTS = ["a river", "the old town by the long river", "word " * 60]
 DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "config.json", "special_tokens_map.json")
@@ -173,7 +173,7 @@ def test_a_scale_for_a_whole_batch_changes_no_vector(publish, tmp_path, caplog, 
         ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt is false"),
         ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False}, "the pooling none"),
         ("1_Pooling/config.json", {"pooling_mode": "gated"}, "the pooling gated"),
-        ("config_sentence_transformers.json", {"truncate_dim": 8}, "declares truncate_dim"),
+        ("config_sentence_transformers.json", {"truncate_dim": 99}, "truncate_dim 99 of 32 dim"),
         ("config.json", {"hidden_size": "wide"}, "does not declare the length of a token vector"),
         ("config.json", {"hidden_size": 31}, "gave 32 dimensions, its manifest"),
     ],
@@ -192,7 +192,11 @@ def test_other_graphs_and_modules_are_refused(publish):
     modules = json.loads((folder / "modules.json").read_text())
     modules.insert(2, {"idx": 2, "name": "2", "path": "", "type": "sentence_transformers.Dense"})
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(BundleError, match="declares Transformer, Pooling, Dense, Normalize"):
+    with pytest.raises(BundleError, match=r"config.json is damaged: inputs is None"):
+        Encoder.load(folder)
+    modules[2]["type"] = "sentence_transformers.LSTM"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(BundleError, match="declares LSTM, which is not applied here"):
         Encoder.load(folder)
     (folder / "tokenizer.json").unlink()
     with pytest.raises(BundleError, match=r"has ONNX files, but no tokenizer.json"):

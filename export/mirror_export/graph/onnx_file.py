@@ -14,7 +14,7 @@ number by number and is slower than Add and LayerNormalization.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import onnx
@@ -35,17 +35,29 @@ _ALIGNMENT = 64
 _VARINT_BYTES = 5
 
 
-def write_onnx(model: ir.Model, path: Path) -> None:
+class Placed(NamedTuple):
+    """A weight of a graph that was written: its numbers, their file, and where they are there."""
+
+    tensor: ir.TensorProtocol
+    file: Path
+    offset: int
+
+
+def write_onnx(model: ir.Model, path: Path) -> list[Placed]:
     """Write `model` to `path`, holding one weight at a time in memory beside the model itself.
 
     A model over 2 GB gets its weights in a second file, `path` with `_data` at the end. Any other
     model gets a second graph, `Layout.mapped(path)`, which reads its large weights from `path`,
-    and until `remove_sources` is called a third, `source(path)`, to derive others from.
+    and until `remove_sources` is called a third, `source(path)`, to derive others from. Return
+    where the weights are.
     """
     weights = list(model.graph.initializers.values())
     if sum(_tensor(value).nbytes for value in weights) > 0.99 * _LIMIT:
-        ir.save(model, path, external_data=f"{path.name}_data")
-        return
+        beside = path.with_name(f"{path.name}_data")
+        ir.save(model, path, external_data=beside.name)
+        saved = [value.const_value for value in ir.load(path).graph.initializers.values()]
+        return [Placed(one, beside, one.offset or 0) for one in saved
+                if isinstance(one, ir.ExternalTensor)]  # fmt: skip
     proto = _without_weights(model)
     with path.open("wb") as file:
         offsets = _write(file, proto, weights)
@@ -55,15 +67,21 @@ def write_onnx(model: ir.Model, path: Path) -> None:
     mapped = ir.from_proto(proto)
     _split_skip_norms(mapped.graph)
     ir.save(mapped, Layout.mapped(str(path)))
+    return [
+        Placed(_tensor(value), path, offset) for value, offset in zip(weights, offsets, strict=True)
+    ]
 
 
-def write_sharing(model: ir.Model, path: Path, weights: Path | None) -> None:
-    """Write `model` with the large weights that the graph `weights` has in a file; None for all."""
+def write_sharing(model: ir.Model, path: Path, weights: Path | None) -> list[Placed]:
+    """Write `model` with the large weights that the graph `weights` has in a file; None for all.
+
+    Return where those are that it has itself.
+    """
     if weights is None:
-        write_onnx(model, path)
-    else:
-        share_weights(model, weights)
-        ir.save(model, path)
+        return write_onnx(model, path)
+    share_weights(model, weights)
+    ir.save(model, path)
+    return []
 
 
 def remove_sources(folder: Path) -> None:

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from mirror_export.graph.attention import fused_attention
 from mirror_export.graph.fusion import describe_graph, fuse
-from mirror_export.graph.onnx_file import write_onnx
+from mirror_export.graph.onnx_file import Placed, write_onnx
 from mirror_rt.errors import ModelError
 from mirror_train.model.pooling_head import Head
 
@@ -56,12 +56,12 @@ def export_graph(
     head: Head,
     input_names: tuple[str, ...],
     max_length: int,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[Placed]]:
     """Write `encoder` with its head and normalisation as ONNX, with onnxruntime's fused operators.
 
     The encoder is of transformers, in evaluation mode on the CPU. The inputs are input_ids,
     attention_mask and, if the model has types, token_type_ids. Return what the graph consists of,
-    see `describe_graph`.
+    see `describe_graph`, and where its weights are.
     """
     try:
         with _quiet(), torch.no_grad(), fused_attention(encoder):
@@ -69,10 +69,10 @@ def export_graph(
     except torch.onnx.errors.OnnxExporterError as error:
         raise ModelError(f"torch cannot export this architecture: {_root(error)}") from error
     fuse(model)
-    write_onnx(model, path)
+    placed = write_onnx(model, path)
     for value in model.graph.initializers.values():
         value.const_value = None  # frees it: onnxscript's rules keep the last graph they saw
-    return describe_graph(model)
+    return describe_graph(model), placed
 
 
 def _trace(module: PooledEncoder, input_names: tuple[str, ...], max_length: int) -> onnx_ir.Model:

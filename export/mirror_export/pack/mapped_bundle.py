@@ -16,8 +16,9 @@ from torch import nn
 
 from mirror_export.graph.fusion import describe_graph
 from mirror_export.graph.graph_edit import constant, insert_behind, read_graph
-from mirror_export.graph.onnx_file import remove_sources, write_sharing
+from mirror_export.graph.onnx_file import Placed, remove_sources, write_sharing
 from mirror_export.graph.torch_export import OUTPUT_NAMES
+from mirror_export.graph.weight_table import table_again
 from mirror_rt import Encoder, Manifest
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.manifest import Layout, Variant, record_files
@@ -54,9 +55,12 @@ def copy_mapped(
         link_or_copy(source / Layout.card, target / Layout.card)
     weight = matrix.astype(np.float32)
     _write_layer(source, target, weight)
-    variants = dict(_write_graphs(source, target, manifest, weight))
-    files = record_files(target)
-    manifest = dataclasses.replace(manifest, variants=variants, files=files, **changes)
+    placed = list[Placed]()
+    variants = dict(_write_graphs(source, target, manifest, weight, placed))
+    table = table_again(describe_folder(source, manifest=manifest), placed)
+    manifest = dataclasses.replace(
+        manifest, variants=variants, native=table, files=record_files(target), **changes
+    )
     write_json(target / Layout.manifest, manifest.to_dict())
     _compare(source, target, weight, texts)
 
@@ -92,9 +96,16 @@ def _write_layer(source: Path, target: Path, weight: npt.NDArray[np.float32]) ->
 
 
 def _write_graphs(
-    source: Path, target: Path, manifest: Manifest, weight: npt.NDArray[np.float32]
+    source: Path,
+    target: Path,
+    manifest: Manifest,
+    weight: npt.NDArray[np.float32],
+    placed: list[Placed],
 ) -> Iterator[tuple[str, Variant]]:
-    """Write every graph once, those first whose weights others read; yield the variants."""
+    """Write every graph once, those first whose weights others read; yield the variants.
+
+    `placed` gets the weights of the float32 graph.
+    """
     described: dict[str, dict[str, Any]] = {}
     for variant in sorted(manifest.variants.values(), key=lambda one: one.weights is not None):
         if variant.file in described:
@@ -102,7 +113,9 @@ def _write_graphs(
         model, path = read_graph(source / variant.file), target / variant.file
         path.parent.mkdir(parents=True, exist_ok=True)
         _map_output(model, weight)
-        write_sharing(model, path, target / variant.weights if variant.weights else None)
+        written = write_sharing(model, path, target / variant.weights if variant.weights else None)
+        if manifest.native is not None and manifest.native.file.startswith(variant.file):
+            placed += written
         described[variant.file] = describe_graph(model)
     for folder in {(target / file).parent for file in described}:
         remove_sources(folder)

@@ -1,12 +1,11 @@
-"""Find the weights of an encoder in its checkpoint: files of safetensors beside a config.json.
+"""Find the weights of an encoder: in files of safetensors, or in the file of a bundle's fp32 graph.
 
-The row of its family says how the tensors are called, and where config.json has the sizes.
+The row of its family says how the tensors are called, and where config.json has the sizes. What a
+bundle holds is in the table of its manifest, by the same names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,17 @@ from mirror_rt.bundle.declarations import whole
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.families import SHIFTED, Tensors
 from mirror_rt.bundle.json_document import to_export
+from mirror_rt.bundle.manifest import Layout
+from mirror_rt.errors import BundleError
 from mirror_rt.inference.native.engine_model import (
-    Arguments,
-    Embeddings,
     EngineModel,
-    Floats,
     Layer,
-    Names,
+    Pair,
     UnsupportedModelError,
-    short,
+    Weight,
+    check_sizes,
 )
-from mirror_rt.inference.native.sizes import check_sizes
+from mirror_rt.inference.vector_layers import TextHead
 from mirror_rt.io.tensors import MappedTensors
 
 # The names of activations in config.json.
@@ -46,237 +45,215 @@ _FULL, _LOCAL = "full_attention", "sliding_attention"
 _THETA = {_FULL: ("global_rope_theta", 160_000.0), _LOCAL: ("local_rope_theta", 10_000.0)}
 
 
-class Checkpoint:
-    """The tensors of a checkpoint in the engine's layout: matrices as [inputs, outputs].
-
-    Args:
-        stored: the tensors as they are stored.
-        biased: whether matrices and norms have biases.
-    """
-
-    def __init__(self, stored: MappedTensors, *, biased: bool) -> None:
-        self.path = stored.path
-        self._biased = biased
-        self._stored = stored
-        self._made: dict[str, tuple[tuple[int, ...], Callable[[], Floats]]] = {}
-        self._used: set[str] = set()
-
-    def holds(self, name: str) -> bool:
-        """Return whether there is a tensor of this name."""
-        return name in self._stored.names
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor in the engine's layout."""
-        return self._made[name][0]
-
-    def floats(self, name: str) -> Floats:
-        """Return a tensor in the engine's layout, as float32."""
-        return self._made[name][1]()
-
-    def release(self) -> None:
-        """Tell the system that the pages that were read are not needed soon."""
-        self._stored.release()
-
-    def plain(self, name: str) -> str:
-        """Use a tensor as it is stored."""
-        self._made[self._find(name)] = self._stored.shape(name), lambda: self._stored.floats(name)
-        return name
-
-    def pair(self, name: str) -> Names:
-        """Use a norm, and its bias."""
-        weight = self.plain(f"{name}.weight")
-        return weight, self.plain(f"{name}.bias") if self._biased else ""
-
-    def matrix(self, *names: str) -> Names:
-        """Use matrices that are stored as [outputs, inputs], side by side, with their biases."""
-        weights = [self._find(f"{name}.weight") for name in names]
-        shapes = [self._stored.shape(one) for one in weights]
-        alike = all(len(one) == 2 and one[1] == shapes[0][1] for one in shapes)
-        if not alike:
-            raise UnsupportedModelError(f"{self.path}: {names[0]} is {list(shapes[0])}")
-        made = "+".join(names)
-        self._made[made] = (
-            (shapes[0][1], sum(one[0] for one in shapes)),
-            lambda: np.concatenate([self._stored.floats(one).T for one in weights], axis=1),
-        )
-        if not self._biased:
-            return made, ""
-        biases = [self._find(f"{name}.bias") for name in names]
-        self._made[f"{made}.bias"] = (
-            (sum(self._stored.shape(one)[0] for one in biases),),
-            lambda: np.concatenate([self._stored.floats(one) for one in biases]),
-        )
-        return made, f"{made}.bias"
-
-    def computed(self, name: str, values: Floats) -> str:
-        """Use numbers that no file has."""
-        self._made[name] = values.shape, lambda: values
-        return name
-
-    def check_unused(self, *parts: str) -> None:
-        """Raise UnsupportedModelError if there is a tensor in one of the `parts` that none took."""
-        for name in sorted({*self._stored.names} - self._used):
-            if name.startswith(parts) and not name.endswith(_BUFFERS):
-                raise UnsupportedModelError(
-                    f"{self.path} has the tensor {short(name)}, which its config.json does not "
-                    "describe: it is of another model, or of an adapter to be merged"
-                )
-
-    def _find(self, name: str) -> str:
-        self._used.add(name)
-        return name
-
-
-def read_checkpoint(described: ModelDescription, longest: int, pooling: str) -> EngineModel:
-    """Find the encoder of a folder in its checkpoint.
-
-    Args:
-        described: what the folder declares.
-        longest: most tokens of a text.
-        pooling: how token vectors become one.
+def read_encoder(described: ModelDescription) -> EngineModel:
+    """Find the encoder of a folder: of a bundle, or with weights in safetensors.
 
     Raises:
         UnsupportedModelError: the engine does not compute the model; the message says what to do.
         BundleError: a file of weights is damaged.
     """
-    config, names = described.config, _tensors(described)
-    checkpoint = Checkpoint(open_weights(described), biased=names.biased)
+    manifest = described.bundle
+    if manifest.is_checkpoint:
+        return find_encoder(described, open_weights(described), typed=takes_types(described))
+    _family(described)
+    if (table := manifest.native) is None:
+        raise UnsupportedModelError(
+            f"{described.folder / Layout.manifest} has no table of weights, which an export writes "
+            "for models that the native engine computes: export it again"
+        )
+    stored = MappedTensors.of_table(described.folder / table.file, table.tensors)
+    return find_encoder(described, stored, typed=table.typed)
+
+
+def find_encoder(described: ModelDescription, stored: MappedTensors, *, typed: bool) -> EngineModel:
+    """Find the encoder that a folder describes among its tensors; errors as `read_encoder`.
+
+    They are as a checkpoint has them, or in the engine's layout. `typed` says whether tokens of
+    several types are told apart.
+    """
+    names, manifest = _family(described), described.bundle
     with sizes_of(described):
-        embeddings = _embeddings(checkpoint, names, config, typed=takes_types(described))
-        layers = _layers(checkpoint, names, config)
-        checkpoint.check_unused("embeddings.", names.layer.partition("{")[0])
-        hidden = check_sizes(checkpoint, embeddings, layers, longest)
-    return EngineModel(checkpoint, longest, hidden, embeddings, layers, pooling, [])
+        model = _Finder(described, names, stored).find(typed=typed)
+        check_sizes(model)
+    if model.head.dimension != manifest.dimension:
+        raise UnsupportedModelError(
+            f"{described.folder} gives {model.head.dimension} dimensions, its manifest says "
+            f"{manifest.dimension}"
+        )
+    return model
 
 
-def _tensors(described: ModelDescription) -> Tensors:
+def _family(described: ModelDescription) -> Tensors:
     """Return the names of a family's tensors, where its options are those that are computed."""
-    names = checkpoint_family(described).tensors
+    try:
+        names = checkpoint_family(described).tensors
+    except BundleError as error:
+        raise UnsupportedModelError(str(error)) from None
     assert names is not None
     for key, plain in _PLAIN.items():
         if (value := described.config.get(key)) not in plain:
-            raise _not_computed(described.transformer, f"{key} {value!r}")
+            raise _not_computed(described, f"{key} {value!r}")
     return names
 
 
-def _not_computed(folder: Path, what: str) -> UnsupportedModelError:
+def _not_computed(described: ModelDescription, what: str) -> UnsupportedModelError:
+    path = described.transformer / "config.json"
     return UnsupportedModelError(
-        f"{folder / 'config.json'}: the native engine does not compute {what}; {to_export(folder)}"
+        f"{path}: the native engine does not compute {what}; {to_export(path.parent)}"
     )
 
 
-def _embeddings(
-    checkpoint: Checkpoint, names: Tensors, config: Mapping[str, Any], *, typed: bool
-) -> Embeddings:
-    shifted = config.get("model_type") in SHIFTED
-    padding = config.get("pad_token_id", 1)
-    if shifted and whole(padding) is None:
-        raise _not_computed(checkpoint.path.parent, f"pad_token_id {padding!r}")
-    key, default = names.epsilon
-    projected = names.projection and checkpoint.holds(f"{names.projection}.weight")
-    return Embeddings(
-        words=checkpoint.plain(f"{names.words}.weight"),
-        norm=checkpoint.pair(names.norm),
-        epsilon=float(config.get(key, default)),
-        positions=checkpoint.plain(f"{names.positions}.weight") if names.positions else "",
-        types=checkpoint.plain(f"{names.types}.weight") if names.types else "",
-        typed=typed and names.types != "",
-        first=padding + 1 if shifted else 0,
-        skipped_id=padding if shifted else -1,
-        projection=checkpoint.matrix(names.projection) if projected else ("", ""),
-        modern=bool(names.last_norm),
-    )
+class _Finder:
+    """Finds the weights of one encoder, each once or more often."""
 
+    def __init__(self, described: ModelDescription, names: Tensors, stored: MappedTensors) -> None:
+        self.described, self.config = described, described.config
+        self.names, self.stored = names, stored
+        self.used: set[str] = set()
 
-def _layers(checkpoint: Checkpoint, names: Tensors, config: Mapping[str, Any]) -> list[Layer]:
-    """Return the layers in the order in which they are computed; groups share their weights."""
-    count, heads = (_size(checkpoint, config, key) for key in (names.layers, names.heads))
-    groups, inner = count, 1
-    if names.layer.count("{}") > 1:
-        groups = _size(checkpoint, config, "num_hidden_groups", 1)
-        inner = _size(checkpoint, config, "inner_group_num", 1)
-    if count * inner > _MOST_LAYERS or groups > count:
-        raise _not_computed(checkpoint.path.parent, f"{count * inner} layers in {groups} groups")
-    places = [
-        names.layer.format(int(i / (count / groups)), j) for i in range(count) for j in range(inner)
-    ]
-    relative = checkpoint.plain(f"{names.relative}.weight") if names.relative else ""
-    kinds = _kinds(checkpoint, config, count) if names.last_norm else [""] * len(places)
-    layers = []
-    for place, following, kind in zip(places, [*places[1:], ""], kinds, strict=True):
-        weights = _weights(checkpoint, names, place, following)
-        common = _common(checkpoint, weights, heads, config.get(*names.activation))
-        size = checkpoint.shape(weights["attention_out"][0])[0] // heads
-        rotary = _frequencies(checkpoint, config, kind, size) if kind else ""
-        window = _size(checkpoint, config, "local_attention", 128) // 2 if kind == _LOCAL else 0
-        layers.append(Layer(common, weights, relative, window, rotary))
-    return layers
+    def find(self, *, typed: bool) -> EngineModel:
+        """Return the encoder, of all of whose sizes nothing was checked."""
+        names, config, manifest = self.names, self.config, self.described.bundle
+        shifted, padding = config.get("model_type") in SHIFTED, config.get("pad_token_id", 1)
+        if shifted and whole(padding) is None:
+            raise _not_computed(self.described, f"pad_token_id {padding!r}")
+        if (activation := config.get(*names.activation)) not in _ACTIVATIONS:
+            raise _not_computed(self.described, f"the activation {activation!r}")
+        projected = {names.projection, f"{names.projection}.weight"} & {*self.stored.names}
+        layers, modern = self.layers(), bool(names.last_norm)
+        hidden = layers[0].weights["attention_out"].weight.shape[0]
+        heads = self.size(names.heads)
+        if hidden % heads or (modern and hidden // heads % 2):
+            raise _not_computed(self.described, f"{heads} heads of {hidden} numbers")
+        model = EngineModel(
+            path=self.stored.path,
+            release=self.stored.release,
+            head=TextHead(self.described, hidden),
+            longest=manifest.max_length,
+            heads=heads,
+            activation=_ACTIVATIONS[activation],
+            modern=modern,
+            epsilon=float(config.get(*names.epsilon)),
+            typed=typed and names.types != "",
+            first=padding + 1 if shifted else 0,
+            skipped_id=padding if shifted else -1,
+            words=self.weight(f"{names.words}.weight"),
+            positions=self.table(names.positions),
+            types=self.table(names.types),
+            norm=self.norm(names.norm),
+            projection=self.matrix(names.projection) if projected else None,
+            relative=self.table(names.relative),
+            layers=layers,
+        )
+        self.refuse_others("embeddings.", names.layer.partition("{")[0])
+        return model
 
+    def layers(self) -> list[Layer]:
+        """Return the layers in the order in which they are computed; groups share their weights."""
+        names, count = self.names, self.size(self.names.layers)
+        groups, inner = count, 1
+        if names.layer.count("{}") > 1:
+            groups, inner = self.size("num_hidden_groups", 1), self.size("inner_group_num", 1)
+        if count * inner > _MOST_LAYERS or groups > count:
+            raise _not_computed(self.described, f"{count * inner} layers in {groups} groups")
+        places = [
+            names.layer.format(int(i / (count / groups)), j)
+            for i in range(count) for j in range(inner)
+        ]  # fmt: skip
+        kinds = self.kinds(count) if names.last_norm else [""] * len(places)
+        return [
+            Layer(
+                place,
+                self.weights(place, following),
+                self.size("local_attention", 128) // 2 if kind == _LOCAL else 0,
+                self.theta(kind) if kind else 0.0,
+            )
+            for place, following, kind in zip(places, [*places[1:], ""], kinds, strict=True)
+        ]
 
-def _weights(
-    checkpoint: Checkpoint, names: Tensors, place: str, following: str
-) -> dict[str, Names]:
-    """Return the weights of a layer; a norm before the next one counts as this one's last."""
-    out_norm = place + names.out_norm
-    if names.last_norm:
-        out_norm = following + names.first_norm if following else names.last_norm
-    return {
-        "query_key_value": checkpoint.matrix(*(place + name for name in names.query_key_value)),
-        "attention_out": checkpoint.matrix(place + names.attention_out),
-        "attention_norm": checkpoint.pair(place + names.attention_norm),
-        "inner": checkpoint.matrix(place + names.inner),
-        "out": checkpoint.matrix(place + names.out),
-        "out_norm": checkpoint.pair(out_norm),
-    }
+    def weights(self, place: str, following: str) -> dict[str, Pair]:
+        """Return the weights of a layer; a norm before the next one counts as this one's last."""
+        names = self.names
+        out_norm = place + names.out_norm
+        if names.last_norm:
+            out_norm = following + names.first_norm if following else names.last_norm
+        return {
+            "query_key_value": self.matrix(*(place + name for name in names.query_key_value)),
+            "attention_out": self.matrix(place + names.attention_out),
+            "attention_norm": self.norm(place + names.attention_norm),
+            "inner": self.matrix(place + names.inner),
+            "out": self.matrix(place + names.out),
+            "out_norm": self.norm(out_norm),
+        }
 
+    def kinds(self, count: int) -> list[str]:
+        """Return whether each layer attends to all tokens, or to those in a window."""
+        every = self.size("global_attn_every_n_layers", 3)
+        usual = [_LOCAL if i % every else _FULL for i in range(count)]
+        kinds = self.config.get("layer_types") or usual
+        if not isinstance(kinds, list) or len(kinds) != count or not {*kinds} <= {*_THETA}:
+            raise _not_computed(self.described, f"layer_types {kinds!r:.200}")
+        return kinds
 
-def _common(
-    checkpoint: Checkpoint, weights: dict[str, Names], heads: int, activation: Any
-) -> Arguments:
-    hidden, inner = (checkpoint.shape(weights[name][0])[0] for name in ("attention_out", "out"))
-    if activation not in _ACTIVATIONS:
-        raise _not_computed(checkpoint.path.parent, f"the activation {activation!r}")
-    if hidden % heads:
-        raise _not_computed(checkpoint.path.parent, f"{heads} heads of {hidden} numbers")
-    return {
-        "heads": heads,
-        "inner": inner,
-        "scale": (hidden // heads) ** -0.5,
-        "activation": _ACTIVATIONS[activation],
-    }
+    def theta(self, kind: str) -> float:
+        """Return the base of the frequencies by which positions are rotated."""
+        key, usual = _THETA[kind]
+        given = (self.config.get("rope_parameters") or {}).get(kind) or {}
+        theta = given.get("rope_theta", self.config.get(key, usual))
+        plain = given.keys() <= {"rope_type", "rope_theta"}
+        plain = plain and given.get("rope_type") in (None, "default")
+        if not plain or not isinstance(theta, int | float) or not 1 < theta < 1e12:
+            raise _not_computed(self.described, f"a rotation by {given or theta!r:.200}")
+        return float(theta)
 
+    def size(self, key: str, usual: int | None = None) -> int:
+        """Return a size that config.json says."""
+        found = whole(self.config.get(key, usual))
+        if not found or found > _MOST_SIZE:
+            raise _not_computed(self.described, f"{key} {self.config.get(key)!r:.80}")
+        return found
 
-def _kinds(checkpoint: Checkpoint, config: Mapping[str, Any], count: int) -> list[str]:
-    """Return whether each layer attends to all tokens, or to those in a window."""
-    every = _size(checkpoint, config, "global_attn_every_n_layers", 3)
-    usual = [_LOCAL if i % every else _FULL for i in range(count)]
-    kinds = config.get("layer_types") or usual
-    if not isinstance(kinds, list) or len(kinds) != count or not {*kinds} <= {*_THETA}:
-        raise _not_computed(checkpoint.path.parent, f"layer_types {kinds!r:.200}")
-    return kinds
+    def weight(self, name: str) -> Weight:
+        """Return a tensor as it is stored."""
+        self.used.add(name)
+        return Weight(name, self.stored.shape(name), lambda: self.stored.floats(name))
 
+    def table(self, name: str) -> Weight | None:
+        """Return a table of embeddings; None for one that the family does not have."""
+        return self.weight(f"{name}.weight") if name else None
 
-def _frequencies(checkpoint: Checkpoint, config: Mapping[str, Any], kind: str, size: int) -> str:
-    """Return the name of the frequencies by which positions of heads of `size` are rotated."""
-    key, usual = _THETA[kind]
-    given = (config.get("rope_parameters") or {}).get(kind) or {}
-    theta = given.get("rope_theta", config.get(key, usual))
-    plain = given.keys() <= {"rope_type", "rope_theta"} and given.get("rope_type") in (
-        None,
-        "default",
-    )
-    if not plain or not isinstance(theta, int | float) or not 1 < theta < 1e12:
-        raise _not_computed(checkpoint.path.parent, f"a rotation by {given or theta!r:.200}")
-    # As PyTorch rounds them: each step in float32, and the power to its nearest.
-    exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
-    powers = (float(theta) ** exponents.astype(np.float64)).astype(np.float32)
-    return checkpoint.computed(f"rotary.{kind}", np.float32(1) / powers)
+    def norm(self, name: str) -> Pair:
+        """Return a norm."""
+        return Pair(self.weight(f"{name}.weight"), self.bias(name))
 
+    def bias(self, *names: str) -> Weight | None:
+        """Return biases, joined, in a family that has them."""
+        biased = [self.weight(f"{name}.bias") for name in names if self.names.biased]
+        return self.joined(f"{'+'.join(names)}.bias", biased) if biased else None
 
-def _size(
-    checkpoint: Checkpoint, config: Mapping[str, Any], key: str, usual: int | None = None
-) -> int:
-    found = whole(config.get(key, usual))
-    if not found or found > _MOST_SIZE:
-        raise _not_computed(checkpoint.path.parent, f"{key} {config.get(key)!r:.80}")
-    return found
+    def matrix(self, *names: str) -> Pair:
+        """Return matrices of the same inputs side by side, with their biases."""
+        joined = "+".join(names)
+        if joined in self.stored.names:
+            return Pair(self.weight(joined), self.bias(joined))
+        weights = [self.weight(f"{name}.weight") for name in names]
+        if not all(len(one.shape) == 2 and one.shape[1] == weights[0].shape[1] for one in weights):
+            raise UnsupportedModelError(
+                f"{self.stored.path}: {names[0]} is {list(weights[0].shape)}"
+            )
+        return Pair(self.joined(joined, weights), self.bias(*names))
+
+    @staticmethod
+    def joined(name: str, parts: list[Weight]) -> Weight:
+        """Return tensors whose first dimension is that of outputs as one, with outputs last."""
+        shape = (*parts[0].shape[1:], sum(one.shape[0] for one in parts))
+        return Weight(name, shape, lambda: np.concatenate([one.read().T for one in parts], axis=-1))
+
+    def refuse_others(self, *parts: str) -> None:
+        """Raise UnsupportedModelError if there is a tensor in one of the `parts` that none took."""
+        for name in sorted({*self.stored.names} - self.used):
+            if name.startswith(parts) and not name.endswith(_BUFFERS):
+                raise UnsupportedModelError(
+                    f"{self.stored.path} has the tensor {name[:100]!r}, which its config.json does "
+                    "not describe: it is of another model, or of an adapter to be merged"
+                )

@@ -1,136 +1,176 @@
-"""The encoder that the engine computes: its sizes, and its tensors by name, wherever they lie.
+"""The encoder that the engine computes: its sizes, and its weights wherever they lie.
 
-The reader of graphs and that of checkpoints fill it; the runner packs it, and knows no file.
+`checkpoint.py` finds it in files of weights, and the runner packs it, and knows no file.
+
+A model comes from a stranger: what is allocated later follows from the sizes that are checked here
+before a number of a weight is read, and the engine checks the shapes of what it is given once more
+(csrc/bindings/engine.cpp).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import BundleError
+from mirror_rt.inference.vector_layers import TextHead
 
 Floats = npt.NDArray[np.float32]
-Pair = tuple[Floats, Floats]
-Names = tuple[str, str]  # of a weight and its bias, "" for none
-Arguments = dict[str, Any]
+Shape = tuple[int, ...]
+# Numbers that are computed of weights: the angles of two kinds of layers for 131,072 tokens and
+# heads of 64 numbers, or 64 MiB.
+_MOST_COMPUTED = 1 << 24
+# The buckets of MPNet's distances end at 128 tokens, so that there are fewer than 4 x 128.
+_BUCKETS = range(4, 512)
 
 
 class UnsupportedModelError(BundleError):
     """The model is not one that the native engine can run."""
 
 
-class Tensors(Protocol):
-    """The tensors of a model by name, in the layout that the engine takes."""
+class Weight(NamedTuple):
+    """A weight in the layout that the engine takes, whose bytes are all there."""
 
-    path: Path
+    name: str
+    shape: Shape
+    read: Callable[[], Floats]
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a float32 tensor, whose bytes are all there; else BundleError."""
 
-    def floats(self, name: str) -> Floats:
-        """Return a tensor, without copying it where it lies in a file as it is."""
+class Pair(NamedTuple):
+    """A matrix [inputs, outputs] or the weight of a norm, and its bias, which is zero for None."""
 
-    def release(self) -> None:
-        """Tell the system that the pages that were read are not needed soon."""
+    weight: Weight
+    bias: Weight | None
+
+    def shaped(self, *shape: int) -> Iterator[tuple[Weight, Shape]]:
+        """Yield both, and the shapes that they must have."""
+        yield self.weight, shape
+        if self.bias is not None:
+            yield self.bias, shape[-1:]
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer of an encoder, by the names of its weights.
+    """A layer of an encoder.
 
     Attributes:
-        common: arguments of `NativeEncoder` that are the same for all layers.
-        weights: by the arguments of `add_layer`, matrices [inputs, outputs] and norms with their
-            biases.
-        relative: the bias of the scores, [buckets, heads], by distance; "" for none.
+        place: layers of one place are the same.
+        weights: by the arguments of `add_layer`.
         window: how far a token attends; 0 for everywhere.
-        frequencies: those by which positions rotate, float32 [d / 2]; "" for none.
+        theta: the frequencies by which positions rotate are its powers; 0 for no rotation.
     """
 
-    common: Arguments
-    weights: dict[str, Names]
-    relative: str = ""
-    window: int = 0
-    frequencies: str = ""
-
-    @property
-    def packed(self) -> tuple[object, ...]:
-        """The sizes and options that are the same in layers that share their weights."""
-        return (*self.weights.values(), self.window, self.frequencies)
-
-
-@dataclass(frozen=True, slots=True)
-class Embeddings:
-    """The embeddings of an encoder, by the names of their weights; "" for what they lack.
-
-    Attributes:
-        words: [vocabulary, E].
-        norm: of E numbers.
-        epsilon: of all norms.
-        positions: [n, E].
-        types: [types, E], whose first row is added to all positions.
-        typed: whether tokens of several types are told apart.
-        first: the row of `positions` for the first token of a text.
-        skipped_id: a token whose position is the row before `first`; -1 for none.
-        projection: [E, H].
-        modern: whether layers are gated, and the norms are before them.
-    """
-
-    words: str
-    norm: Names
-    epsilon: float
-    positions: str = ""
-    types: str = ""
-    typed: bool = False
-    first: int = 0
-    skipped_id: int = -1
-    projection: Names = ("", "")
-    modern: bool = False
+    place: str
+    weights: dict[str, Pair]
+    window: int
+    theta: float
 
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """An encoder that the engine can run, before its weights are read.
+    """An encoder that the engine can run, before its weights are read; None for what it lacks.
 
     Attributes:
-        tensors: all its weights.
+        path: the file of its weights, for errors.
+        release: tells the system that what was read of the file is not needed soon.
+        head: makes vectors of texts of those of tokens.
         longest: most tokens of a text.
-        hidden: length of a vector.
-        embeddings: the names of the embeddings' weights.
-        layers: the layers.
-        pooling: how token vectors become one: `mean`, `cls` or `max`.
-        maps: the names of matrices behind the pooling, the last one first.
+        heads: their number in a layer.
+        activation: `gelu` or `gelu_tanh`.
+        modern: whether layers are gated, and the norms are before them.
+        epsilon: of all norms.
+        typed: whether tokens of several types are told apart.
+        first: the row of `positions` for the first token of a text.
+        skipped_id: a token whose position is the row before `first`; -1 for none.
+        words, positions: of embeddings, [n, E].
+        types: of embeddings, [n, E]; the first row is added to all positions.
+        norm: of embeddings.
+        projection: [E, H].
+        relative: the bias of the scores in all layers, [buckets, heads], by distance.
+        layers: the layers, in the order in which they are computed.
     """
 
-    tensors: Tensors
+    path: Path
+    release: Callable[[], None]
+    head: TextHead
     longest: int
-    hidden: int
-    embeddings: Embeddings
+    heads: int
+    activation: str
+    modern: bool
+    epsilon: float
+    typed: bool
+    first: int
+    skipped_id: int
+    words: Weight
+    positions: Weight | None
+    types: Weight | None
+    norm: Pair
+    projection: Pair | None
+    relative: Weight | None
     layers: list[Layer]
-    pooling: str
-    maps: list[str]
+
+    @property
+    def hidden(self) -> int:
+        """The length of a token's vector."""
+        return self.layers[0].weights["attention_out"].weight.shape[0]
 
 
-def expect(tensors: Tensors, condition: bool, what: str) -> None:
-    """Refuse a model with `what` of another form, unless the condition holds."""
-    if not condition:
+def check_sizes(model: EngineModel) -> None:
+    """Refuse an encoder whose sizes do not go together.
+
+    Raises:
+        BundleError: a weight has another shape than the others say, or texts may be longer than
+            there are positions.
+    """
+    hidden, heads, positions = model.hidden, model.heads, model.longest
+    for weight, wanted in weights_of(model):
+        if weight.shape != wanted:
+            raise UnsupportedModelError(
+                f"{model.path}: weight {weight.name[:100]} is {list(weight.shape)}, the others say "
+                f"{list(wanted)}"
+            )
+    if model.positions is not None:
+        positions = model.positions.shape[0] - model.first
+    if positions < model.longest:
+        raise BundleError(
+            f"{model.path} has positions for {max(positions, 0)} tokens, and the max_length of its "
+            f"manifest is {model.longest}"
+        )
+    computed = 0 if model.relative is None else heads * (2 * positions - 1)
+    computed += positions * (hidden // heads) * len({one.theta for one in model.layers} - {0})
+    if computed > _MOST_COMPUTED:
         raise UnsupportedModelError(
-            f"{tensors.path}: {what} of another form than the engine computes"
+            f"{model.path} takes {computed:,} numbers for texts of {positions:,} tokens, expected "
+            f"at most {_MOST_COMPUTED:,}"
         )
 
 
-def pair(tensors: Tensors, names: Names) -> Pair:
-    """Return a weight and its bias, which is zero without a name."""
-    weight, bias = names
-    found = tensors.floats(weight)
-    return found, tensors.floats(bias) if bias else np.zeros(found.shape[-1], np.float32)
-
-
-def short(name: str) -> str:
-    """Return a name in quotes, without the middle of one that fills a screen."""
-    return repr(name if len(name) <= 100 else f"{name[:60]}...{name[-20:]}")
+def weights_of(model: EngineModel) -> Iterator[tuple[Weight, Shape]]:
+    """Yield every weight, and the shape that it must have."""
+    hidden, inner = model.hidden, model.layers[0].weights["out"].weight.shape[0]
+    width = hidden if model.projection is None else model.words.shape[-1]
+    for table in (model.words, model.positions, model.types):
+        if table is not None:
+            yield table, (table.shape[0], width)
+    yield from model.norm.shaped(width)
+    if model.projection is not None:
+        yield from model.projection.shaped(width, hidden)
+    if model.relative is not None:
+        buckets = model.relative.shape[0]
+        yield model.relative, (buckets if buckets in _BUCKETS else _BUCKETS[-1], model.heads)
+    shapes = {
+        "query_key_value": (hidden, 3 * hidden),
+        "attention_out": (hidden, hidden),
+        "attention_norm": (hidden,),
+        "inner": (hidden, (2 if model.modern else 1) * inner),
+        "out": (inner, hidden),
+        "out_norm": (hidden,),
+    }
+    for layer in model.layers:
+        for name, wanted in shapes.items():
+            yield from layer.weights[name].shaped(*wanted)

@@ -1,9 +1,8 @@
-"""A runner that computes a bundle's fp32 graph with the native engine."""
+"""A runner that computes an encoder with the native engine."""
 
 from __future__ import annotations
 
-import functools
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,20 +12,12 @@ from mirror_rt.errors import BundleError, ClosedError
 from mirror_rt.inference.forks import forget_after_fork
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.loaded_graph import LoadedGraph
-from mirror_rt.inference.native.architecture import distances, find_pooling, read_bert
 from mirror_rt.inference.native.engine_model import (
-    Arguments,
-    Embeddings,
     EngineModel,
     Floats,
-    Tensors,
+    Pair,
     UnsupportedModelError,
-    expect,
-    pair,
 )
-from mirror_rt.inference.native.modern import is_modern, read_modern, rotary_table
-from mirror_rt.inference.native.onnx_graph import Graph
-from mirror_rt.inference.native.sizes import check_sizes
 from mirror_rt.inference.providers import NATIVE
 from mirror_rt.tokens.padding import PaddedBatch
 
@@ -35,36 +26,15 @@ _SPINS = {"off": 0, "run": 4000, "always": 4000}
 # The largest table of words of which the engine keeps a copy of its own; one of a model for a
 # hundred languages stays mapped from the file, which several processes then share.
 _KEPT_BYTES = 1 << 27
-
-
-def recognise(path: Path, longest: int) -> EngineModel:
-    """Recognise an encoder in its graph.
-
-    Args:
-        path: an ONNX file, in float32.
-        longest: most tokens of a text, where the graph does not say it.
-
-    Raises:
-        UnsupportedModelError: the graph is not one that the engine can run.
-        BundleError: it is damaged.
-    """
-    graph = Graph(path)
-    try:
-        embeddings, layers = (read_modern if is_modern(graph) else read_bert)(graph)
-        hidden = check_sizes(graph, embeddings, layers, longest)
-        pooling, maps = find_pooling(graph)
-        for name in maps:
-            expect(graph, graph.shape(name) == (hidden, hidden), "a layer behind the pooling")
-        return EngineModel(graph, longest, hidden, embeddings, layers, pooling, maps)
-    except (ValueError, TypeError, ArithmeticError, LookupError) as error:
-        raise UnsupportedModelError(f"{path}: {error}") from error
+# The distance in tokens from which on MPNet has one bucket, as in transformers.
+_MPNET_DISTANCE = 128
 
 
 class NativeRunner(LoadedGraph):
     """An encoder in the native engine; safe to use from several threads, and in forked processes.
 
     Args:
-        encoder: the encoder, as `recognise` found it.
+        encoder: the encoder, as `find_encoder` found it.
         precision: of the matrix products: `fp32`, `bf16` or `int8`.
         options: say how many threads to use, and whether they spin.
 
@@ -73,15 +43,14 @@ class NativeRunner(LoadedGraph):
     """
 
     def __init__(self, encoder: EngineModel, precision: str, options: LoadOptions) -> None:
-        self.graph = encoder.tensors.path
+        self.graph = encoder.path
         self.providers: list[str] = [NATIVE]
         self.outputs = ["sentence_embedding", "pooled_embedding", "last_hidden_state"]
         self.devices: list[int | None] = [None]
         self._threads = options.resolved_threads
         self._spins = _SPINS[options.resolved_spinning]
         self._encoder: _core.NativeEncoder | None
-        self._pooling = encoder.pooling
-        self._typed = encoder.embeddings.typed
+        self._head, self._typed = encoder.head, encoder.typed
         try:
             self._encoder = _pack(encoder, precision)
         except (ValueError, TypeError, ArithmeticError, LookupError) as error:
@@ -97,13 +66,13 @@ class NativeRunner(LoadedGraph):
             ClosedError: the runner is closed.
         """
         encoder, ids, mask = self._open(), batch.input_ids, batch.attention_mask
-        tokens = output == "last_hidden_state"
+        tokens, normalize = output == "last_hidden_state", output == "sentence_embedding"
         try:
             vectors = encoder.run(
                 ids,
                 mask,
-                pooling="none" if tokens else self._pooling,
-                normalize=output == "sentence_embedding",
+                pooling="none" if tokens else self._head.of_engine,
+                normalize=normalize and self._head.is_plain,
                 threads=self._threads,
                 spins=self._spins,
                 types=batch.token_type_ids if self._typed else None,
@@ -114,7 +83,7 @@ class NativeRunner(LoadedGraph):
                 f"{self.graph} failed on {rows} texts of {length} tokens: {error}"
             ) from error
         if not tokens:
-            return vectors
+            return self._head.finish(vectors, mask, normalize=normalize)
         padded = np.zeros((*ids.shape, vectors.shape[1]), np.float32)
         padded[mask != 0] = vectors
         return padded
@@ -135,50 +104,82 @@ class NativeRunner(LoadedGraph):
 
 def _pack(encoder: EngineModel, precision: str) -> _core.NativeEncoder:
     """Pack the weights layer by layer."""
-    tensors, layers = encoder.tensors, encoder.layers
-    relative = layers[0].relative
-    matrices = [tensors.floats(name).astype(np.float64) for name in reversed(encoder.maps)]
-    arrays = _embeddings(tensors, encoder.embeddings, encoder.longest)
+    arrays, size = _embeddings(encoder), encoder.hidden // encoder.heads
     positions = len(arrays["positions"])
     engine = _core.NativeEncoder(
         precision=precision,
-        relative=distances(tensors.floats(relative), positions) if relative else None,
-        map=functools.reduce(np.matmul, matrices).astype(np.float32) if matrices else None,
+        heads=encoder.heads,
+        inner=encoder.layers[0].weights["out"].weight.shape[0],
+        scale=size**-0.5,
+        activation=encoder.activation,
+        gated=encoder.modern,
+        pre_norm=encoder.modern,
         **arrays,
-        **layers[0].common,
     )
-    packed: dict[tuple[object, ...], int] = {}
-    tables: dict[str, Floats | None] = {"": None}
-    for number, layer in enumerate(layers):
-        if layer.packed in packed:
-            engine.repeat_layer(packed[layer.packed])
+    packed: dict[str, int] = {}
+    tables: dict[float, Floats | None] = {0: None}
+    for number, layer in enumerate(encoder.layers):
+        if layer.place in packed:
+            engine.repeat_layer(packed[layer.place])
             continue
-        packed[layer.packed] = number
-        if (known := layer.frequencies) not in tables:
-            tables[known] = rotary_table(tensors.floats(known), positions)
-        weights = {name: pair(tensors, names) for name, names in layer.weights.items()}
-        engine.add_layer(**weights, window=layer.window, rotary=tables[known])
-        tensors.release()
+        packed[layer.place] = number
+        if layer.theta not in tables:
+            tables[layer.theta] = rotary_table(layer.theta, size, positions)
+        weights = {name: _read(pair) for name, pair in layer.weights.items()}
+        engine.add_layer(**weights, window=layer.window, rotary=tables[layer.theta])
+        encoder.release()
     return engine
 
 
-def _embeddings(tensors: Tensors, names: Embeddings, longest: int) -> Arguments:
+def _embeddings(encoder: EngineModel) -> dict[str, Any]:
     """Return the arguments of `NativeEncoder` for embeddings."""
-    words, positions, skipped = tensors.floats(names.words), None, None
-    if names.positions:
-        positions = tensors.floats(names.positions)
-        skipped = None if names.skipped_id < 0 else positions[names.first - 1].copy()
-        positions = np.ascontiguousarray(positions[names.first :])
+    words, positions, skipped = encoder.words.read(), None, None
+    if encoder.positions is not None:
+        rows = encoder.positions.read()
+        skipped = None if encoder.skipped_id < 0 else rows[encoder.first - 1].copy()
+        positions = np.ascontiguousarray(rows[encoder.first :])
+    else:
+        positions = np.empty((encoder.longest, 0), np.float32)
+    relative = None
+    if encoder.relative is not None:
+        relative = distances(encoder.relative.read(), len(positions))
     return {
         # What is mapped changes with the file, and is gone with its end.
         "words": words.copy() if words.nbytes <= _KEPT_BYTES else words,
-        "positions": np.empty((longest, 0), np.float32) if positions is None else positions,
-        "types": tensors.floats(names.types) if names.types else None,
-        "norm": pair(tensors, names.norm),
-        "epsilon": names.epsilon,
-        "projection": pair(tensors, names.projection) if names.projection[0] else None,
-        "skipped_id": names.skipped_id,
+        "positions": positions,
+        "types": None if encoder.types is None else encoder.types.read(),
+        "norm": _read(encoder.norm),
+        "epsilon": encoder.epsilon,
+        "projection": None if encoder.projection is None else _read(encoder.projection),
+        "relative": relative,
+        "skipped_id": encoder.skipped_id,
         "skipped": skipped,
-        "gated": names.modern,
-        "pre_norm": names.modern,
     }
+
+
+def _read(pair: Pair) -> tuple[Floats, Floats]:
+    weight, bias = pair
+    zeros = np.zeros(weight.shape[-1], np.float32)
+    return weight.read(), zeros if bias is None else bias.read()
+
+
+def rotary_table(theta: float, size: int, longest: int) -> Floats:
+    """Return the cosines, and then the sines, of each position: float32 [longest, size]."""
+    # As PyTorch rounds them: each step in float32, and the power to its nearest.
+    exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
+    powers = (theta ** exponents.astype(np.float64)).astype(np.float32)
+    angles = np.arange(longest, dtype=np.float32)[:, None] * (np.float32(1) / powers)
+    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def distances(relative: Floats, positions: int) -> Floats:
+    """Return MPNet's bias by distance, float32 [heads, 2 positions - 1], from that by bucket."""
+    buckets = len(relative) // 2
+    exact = buckets // 2
+    key = np.arange(-positions + 1, positions)  # its place, seen from the query
+    distance = np.abs(key)
+    far = np.maximum(distance, 1).astype(np.float32) / np.float32(exact)
+    steps = np.log(far) / np.float32(np.log(_MPNET_DISTANCE / exact)) * np.float32(buckets - exact)
+    coarse = np.minimum(exact + steps.astype(np.int64), buckets - 1)
+    bucket = np.where(distance < exact, distance, coarse) + np.where(key > 0, buckets, 0)
+    return np.ascontiguousarray(relative[bucket].T)

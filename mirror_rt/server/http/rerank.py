@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from mirror_rt.inference.vector_layers import ACTIVATIONS
 from mirror_rt.pipeline.results import EncodedTexts
-from mirror_rt.reranking.score_head import ACTIVATIONS
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.exchange import Answer, Exchange
 from mirror_rt.server.http.answers import LabelsOfAll, LabelsOfOne, RankedDocuments, Ranks

@@ -27,7 +27,6 @@ class Sizes:
     skipped_id: int = -1
     windows: tuple[int, ...] = ()
     types: int = 0
-    mapped: bool = False
 
 
 class RandomEncoder:
@@ -59,7 +58,6 @@ class RandomEncoder:
         for number, window in enumerate(s.windows):
             self.layers[number] |= {"window": window, "rotary": self._angles(10.0 ** (number + 1))}
         self.types = self._normal(s.types, e) if s.types else None
-        self.map = self._normal(h, h, scale=h**-0.5) if s.mapped else None
 
     def native(self, core, precision, instruction_set=""):
         """Make the same encoder in the module `core`."""
@@ -75,7 +73,6 @@ class RandomEncoder:
             positions=self.positions,
             norm=self.norm,
             types=self.types,
-            map=self.map,
             projection=self.projection,
             relative=self.relative,
             skipped_id=s.skipped_id,

@@ -45,6 +45,8 @@ TINY = {
     "roberta": Tiny("bpe", ROBERTA_TOKENS, "cls", types=False, config=_ROBERTA),
     "xlm-roberta": Tiny("unigram", ROBERTA_TOKENS, types=False, config=_ROBERTA),
     "camembert": Tiny("unigram", ROBERTA_TOKENS, "cls", types=False, config=_ROBERTA),
+    "data2vec-text": Tiny("bpe", ROBERTA_TOKENS, types=False, config=_ROBERTA),
+    "ernie": Tiny(),
     "distilbert": Tiny(types=True),  # its published tokenizers declare them
     "albert": Tiny("unigram", config={"embedding_size": 16}),
     "electra": Tiny(pooling="cls", config={"embedding_size": 16}),
