@@ -111,7 +111,7 @@ def _engine(described: ModelDescription, load: LoadOptions) -> tuple[LoadOptions
         return load, [str(load.providers)]
     exact = replace(load, allow_fallback=False)
     try:
-        return load, providers_here(described.folder, described.bundle, exact)
+        return load, providers_here(described, exact)
     except ProviderError:
         if not load.allow_fallback:
             raise

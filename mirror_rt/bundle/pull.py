@@ -136,4 +136,6 @@ def _keep(folder: Path, variants: Sequence[str]) -> None:
     values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     values["variants"] = {n: v for n, v in values["variants"].items() if n in variants}
     values["files"] = {n: record for n, record in values["files"].items() if n in files}
+    if (native := values.get("native")) and native["file"] not in files:
+        del values["native"]
     write_json(path, values)

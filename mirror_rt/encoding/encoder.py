@@ -36,7 +36,7 @@ class Encoder(LoadedBundle, BatchEncoder):
         LoadedBundle.__init__(self, description, options)
         folder, manifest = self.folder, self.manifest
         # The model comes first: while it loads, it takes twice its size for a moment.
-        self._model = open_model(folder, manifest, options)
+        self._model = open_model(self.description, options)
         tokenizer = TextTokenizer.from_file(
             folder / manifest.tokenizer,
             max_length=manifest.max_length,

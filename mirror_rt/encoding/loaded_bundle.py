@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mirror_rt.bundle.description import ModelDescription
-from mirror_rt.bundle.manifest import BUNDLES, Manifest, Variant
+from mirror_rt.bundle.manifest import BUNDLES, Variant
 from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.errors import ConfigError, MirrorError, Setting
 from mirror_rt.inference.bundle_model import BundleModel
@@ -128,15 +128,16 @@ class LoadedBundle:
         return functools.partial(load, self.folder.absolute(), **self.load_options), ()
 
 
-def open_model(folder: Path, manifest: Manifest, options: LoadOptions) -> BundleModel:
+def open_model(described: ModelDescription, options: LoadOptions) -> BundleModel:
     """Open the model of a bundle, or of the files that others published."""
+    manifest = described.bundle
     if manifest.format in BUNDLES or manifest.is_static or manifest.is_checkpoint:
         if options.pooling != "auto" and not manifest.is_checkpoint:
             raise ConfigError(
                 Setting("pooling", options.pooling),
-                f": {folder} is a bundle, its pooling is in the graph",
+                f": {described.folder} is a bundle, its pooling is in the graph",
             )
-        return BundleModel(folder, manifest, options)
+        return BundleModel(described, options)
     from mirror_rt.inference.plain_model import PlainModel
 
-    return PlainModel(folder, manifest, options)
+    return PlainModel(described, options)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mirror_rt import _core
+from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.identity import digest_of
-from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.bundle.plain_manifest import TOKEN_OUTPUTS
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.devices import RUNS_IN_FLIGHT, on_card
@@ -40,18 +40,18 @@ logger = logging.getLogger("mirror_rt")
 class BundleModel(PooledModel):
     """The model of a bundle, opened on its devices; errors are those of `open_variant`."""
 
-    def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
-        self.runner, self.variant = open_variant(folder, manifest, options)
+    def __init__(self, described: ModelDescription, options: LoadOptions) -> None:
+        self.runner, self.variant = open_variant(described, options)
         on_cpu = not on_card(self.runner.providers[0])
         super().__init__(
-            manifest.dimension,
+            described.bundle.dimension,
             run_cost=CPU_RUN_COST if on_cpu else GPU_RUN_COST,
             parallel_runs=len(self.runner.devices) * (1 if on_cpu else RUNS_IN_FLIGHT),
         )
         # The graph's outputs with the vectors of texts as pooled, and with those of tokens.
         self._text_output, self._token_output = _OUTPUT[False], TOKEN_OUTPUTS[0]
         self.looks_up = isinstance(self.runner, StaticRunner)
-        self._folder, self._manifest, self._options = folder, manifest, options
+        self._described, self._options = described, options
         # If an operator has several threads, a second run can compute while the first one waits
         # for its slowest thread or for its result to be returned.
         self._pays_to_overlap = on_cpu and options.resolved_threads > 1
@@ -77,7 +77,8 @@ class BundleModel(PooledModel):
     def run_exactly(self, batch: PaddedBatch, *, normalize: bool) -> Vectors | None:
         """Run rows in fp32; return None if the bundle has no other graph that is fp32."""
         than, provider = self.variant, self.runner.providers[0]
-        exact = exact_variant(self._folder, self._manifest, than, provider)
+        described = self._described
+        exact = exact_variant(described.folder, described.bundle, than, provider)
         if exact is None:
             return None
         with self._opening_exact:
@@ -86,9 +87,7 @@ class BundleModel(PooledModel):
                     "%s gave a vector that is not finite: such texts run again in fp32 (said once)",
                     self.runner.graph,
                 )
-                self._exact = open_exact(
-                    self._folder, self._manifest, exact, self.runner, self._options
-                )
+                self._exact = open_exact(described, exact, self.runner, self._options)
         return self._exact.run(batch, _OUTPUT[normalize])
 
     @property
@@ -124,7 +123,7 @@ class BundleModel(PooledModel):
         from mirror_rt.inference.vector_cache import VectorCache  # SQLite, which few need
 
         identity = model_identity(
-            digest_of(self._folder, verified=options.verify),
+            digest_of(self._described.folder, verified=options.verify),
             options,
             self.runner.providers,
             variant=[variant.file, variant.precision, variant.target],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror_rt import _core
-from mirror_rt.bundle.description import describe_folder
+from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.file_records import verifying
 from mirror_rt.bundle.manifest import BUNDLES, Manifest, Precision, Variant
 from mirror_rt.errors import BundleError, ConfigError, MissingDependencyError, Setting
@@ -56,7 +56,7 @@ def attempts(options: LoadOptions) -> list[list[str]]:
 
 
 def find_native(
-    folder: Path, manifest: Manifest, options: LoadOptions
+    described: ModelDescription, options: LoadOptions
 ) -> tuple[LoadOptions, EngineModel] | str:
     """Find out whether the native engine can take the place of onnxruntime on the CPU.
 
@@ -66,6 +66,9 @@ def find_native(
     Raises:
         BundleError: the bundle has no variant of the name in the options.
     """
+    from mirror_rt.inference.native.checkpoint import read_encoder
+
+    folder, manifest = described.folder, described.bundle
     variant = manifest.variant(options.variant)  # an unknown one is an error
     if reason := _why_not(manifest, variant, options):
         return reason
@@ -74,7 +77,7 @@ def find_native(
         source = _native_variant(folder, manifest, variant.precision)
         if not (folder / source.file).is_file():
             return f"{folder / source.file} is not there"
-        return options, _read(folder, manifest)
+        return options, read_encoder(described)
     except BundleError as error:
         return str(error)
 
@@ -97,13 +100,12 @@ def _why_not(manifest: Manifest, variant: Variant, options: LoadOptions) -> str 
 
 
 def open_native(
-    folder: Path, manifest: Manifest, options: LoadOptions, encoder: EngineModel | None = None
+    described: ModelDescription, options: LoadOptions, encoder: EngineModel | None = None
 ) -> tuple[LoadedGraph, Variant]:
     """Open the fp32 graph of a bundle in the native engine.
 
     Args:
-        folder: folder of the bundle.
-        manifest: manifest of the bundle.
+        described: what the folder of the bundle declares.
         options: `variant` is `fp32` (None), `bf16` or `int8`, made of the fp32 graph.
         encoder: what `find_native` found, if it has been asked already.
 
@@ -112,8 +114,11 @@ def open_native(
         ConfigError: the variant or an option does not go with the engine.
         BundleError: the bundle has no fp32 graph, or it is not one that the engine can run.
     """
+    from mirror_rt.inference.native.checkpoint import read_encoder
     from mirror_rt.inference.native.engine_model import UnsupportedModelError
     from mirror_rt.inference.native.runner import NativeRunner
+
+    folder, manifest = described.folder, described.bundle
 
     for option in options.for_cards:
         raise ConfigError(
@@ -124,7 +129,7 @@ def open_native(
         variant = _native_variant(folder, manifest, options.variant)
         files = manifest.files_for([variant]) if options.verify else {}
         with verifying(folder, files):
-            encoder = encoder or _read(folder, manifest)
+            encoder = encoder or read_encoder(described)
             return NativeRunner(encoder, variant.precision, options), variant
     except UnsupportedModelError as error:
         raise BundleError(str(error) if manifest.is_checkpoint else f"{error}; {_HINT}") from error
@@ -149,21 +154,14 @@ def _native_variant(folder: Path, manifest: Manifest, name: str | None) -> Varia
     raise UnsupportedModelError(f"{folder} has no fp32 graph for the CPU")
 
 
-def _read(folder: Path, manifest: Manifest) -> EngineModel:
-    """Find the weights of a bundle, or of a folder with weights in safetensors."""
-    from mirror_rt.inference.native.checkpoint import read_encoder
-
-    return read_encoder(describe_folder(folder, manifest=manifest))
-
-
-def providers_here(folder: Path, manifest: Manifest, options: LoadOptions) -> list[str]:
+def providers_here(described: ModelDescription, options: LoadOptions) -> list[str]:
     """Return the providers that the options lead to on this machine, without loading the bundle."""
-    if manifest.is_static or manifest.is_checkpoint:
+    if described.bundle.is_static or described.bundle.is_checkpoint:
         return [NATIVE]
     for providers in attempts(options):
         if on_card(providers[0]) and nvidia_cards() == 0:
             continue
-        if providers[0] != NATIVE or not isinstance(find_native(folder, manifest, options), str):
+        if providers[0] != NATIVE or not isinstance(find_native(described, options), str):
             return providers
     return [CPU]
 

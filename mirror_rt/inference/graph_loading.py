@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.file_records import verifying
 from mirror_rt.bundle.graph_header import read_header
 from mirror_rt.bundle.json_document import to_export
@@ -48,23 +49,22 @@ _BY_AUTO = {
 _ANY_SHAPE_KERNELS = 1 | 2 | 4 | 32 | 16
 
 
-def open_variant(
-    folder: Path, manifest: Manifest, options: LoadOptions
-) -> tuple[LoadedGraph, Variant]:
+def open_variant(described: ModelDescription, options: LoadOptions) -> tuple[LoadedGraph, Variant]:
     """Open a graph of a bundle under the best provider that starts, on each of its devices."""
+    folder, manifest = described.folder, described.bundle
     if manifest.is_static:
         return open_static(folder, manifest, options)
     if manifest.is_checkpoint:
-        return _open_checkpoint(folder, manifest, options)
+        return _open_checkpoint(described, options)
     if options.providers == OPENVINO:
         from mirror_rt.inference.openvino.runner import resolve_openvino
 
         options = resolve_openvino(options)
     asked, failures = options.providers, list[str]()
     if asked in (NATIVE, OPENVINO):
-        runner, variant = _open_named(folder, manifest, options)
+        runner, variant = _open_named(described, options)
     else:
-        runner, variant = _open_first(folder, manifest, options, failures)
+        runner, variant = _open_first(described, options, failures)
     best = runner.providers[0]
     said = _BY_AUTO.get(best, "auto takes it") if asked == "auto" else f"providers={asked!r}"
     runner.why = "; ".join([said, *failures])
@@ -89,41 +89,39 @@ def _independent(runner: LoadedGraph, graph: Path, manifest: Manifest) -> Loaded
 
 
 def _open_checkpoint(
-    folder: Path, manifest: Manifest, options: LoadOptions
+    described: ModelDescription, options: LoadOptions
 ) -> tuple[LoadedGraph, Variant]:
     """Open weights in safetensors in the native engine, which alone computes them."""
     if options.providers not in ("auto", "cpu", NATIVE):
         raise ConfigError(
             Setting("providers", options.providers),
-            f" needs a graph, and {folder} has none; {to_export(folder)}",
+            f" needs a graph, and {described.folder} has none; {to_export(described.folder)}",
         )
-    runner, variant = open_native(folder, manifest, options)
+    runner, variant = open_native(described, options)
     runner.why = "the native engine takes weights in safetensors as they are"
     return runner, variant
 
 
-def _open_named(
-    folder: Path, manifest: Manifest, options: LoadOptions
-) -> tuple[LoadedGraph, Variant]:
+def _open_named(described: ModelDescription, options: LoadOptions) -> tuple[LoadedGraph, Variant]:
     """Open a graph in an engine that was asked for by its name, in place of onnxruntime."""
     if options.providers == NATIVE:
-        return open_native(folder, manifest, options)
+        return open_native(described, options)
     from mirror_rt.inference.openvino.runner import open_openvino
 
-    return open_openvino(folder, manifest, options)
+    return open_openvino(described.folder, described.bundle, options)
 
 
 def _open_first(
-    folder: Path, manifest: Manifest, options: LoadOptions, failures: list[str]
+    described: ModelDescription, options: LoadOptions, failures: list[str]
 ) -> tuple[LoadedGraph, Variant]:
     """Open a graph under the first provider that starts; `failures` says why others do not."""
-    asked = options.providers
+    folder, manifest, asked = described.folder, described.bundle, options.providers
     for providers in attempts(options):
         best = providers[0]
         if best == NATIVE:
-            found = find_native(folder, manifest, options)
+            found = find_native(described, options)
             if not isinstance(found, str):
-                return open_native(folder, manifest, *found)
+                return open_native(described, *found)
             failures.append(f"{NATIVE} does not run it: {found}")
             continue
         if best == CPU and _names_card(asked):
@@ -169,11 +167,7 @@ def exact_variant(folder: Path, manifest: Manifest, than: Variant, provider: str
 
 
 def open_exact(
-    folder: Path,
-    manifest: Manifest,
-    exact: Variant,
-    runner: LoadedGraph,
-    options: LoadOptions,
+    described: ModelDescription, exact: Variant, runner: LoadedGraph, options: LoadOptions
 ) -> LoadedGraph:
     """Open the graph of `exact_variant` under the same provider, on the first device."""
     if runner.providers[0] in (NATIVE, OPENVINO):
@@ -181,10 +175,10 @@ def open_exact(
         options = replace(options, variant="fp32", providers=named)
         if named == NATIVE:
             options = _without_card(options)
-        return _open_named(folder, manifest, options)[0]
+        return _open_named(described, options)[0]
     first = [number for number in runner.devices[:1] if number is not None] or None
     options = replace(options, devices=first, cuda_graphs=False)
-    return _Opener(folder, manifest, runner.providers, options).open(exact)
+    return _Opener(described.folder, described.bundle, runner.providers, options).open(exact)
 
 
 @dataclass(frozen=True, slots=True)

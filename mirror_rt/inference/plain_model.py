@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
-from mirror_rt.bundle.description import describe_folder
+from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.json_document import to_export
-from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.bundle.plain_manifest import TOKEN_OUTPUTS, width
 from mirror_rt.errors import BundleError, ConfigError, Setting
 from mirror_rt.inference.bundle_model import BundleModel
@@ -24,21 +21,21 @@ class PlainModel(BundleModel):
     """The model of a folder of plain ONNX files, opened on its devices.
 
     Args:
-        folder: folder of the files.
-        manifest: what `read_manifest` derived from the files beside the graph.
+        described: what the files beside the graph declare, with the manifest derived from them.
         options: say which graph to open, and how to run it.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, options: LoadOptions) -> None:
+    def __init__(self, described: ModelDescription, options: LoadOptions) -> None:
         if options.cuda_graphs:
-            raise ConfigError(Setting("cuda_graphs", True), f" needs a bundle; {to_export(folder)}")
-        super().__init__(folder, manifest, options)
+            raise ConfigError(
+                Setting("cuda_graphs", True), f" needs a bundle; {to_export(described.folder)}"
+            )
+        super().__init__(described, options)
         given = [name for name in PLAIN_OUTPUTS if name in self.runner.outputs]
         # The graph's own vector of a text, or the vectors of tokens, to be pooled here.
         self._text_output = str(self.variant.graph.get("output", given[0]))
         if given[0] in TOKEN_OUTPUTS:
             self._token_output = given[0]
-        described = describe_folder(folder, manifest=manifest)
         self._width = self.variant.graph.get("width") or width(described)
         self._head = TextHead(described, self._width)
 
@@ -51,7 +48,7 @@ class PlainModel(BundleModel):
                 f"says {self._width}"
             )
         if found.ndim == 3:
-            found = pool(found, batch.attention_mask, self._manifest.pooling.split("+"))
+            found = pool(found, batch.attention_mask, self._described.bundle.pooling.split("+"))
         return self._head.behind(found, normalize=normalize)
 
     def run_exactly(self, batch: PaddedBatch, *, normalize: bool) -> Vectors | None:

@@ -92,8 +92,8 @@ class Reranker(LoadedBundle):
     def __init__(self, description: ModelDescription, options: LoadOptions) -> None:
         super().__init__(description, options)
         folder, manifest = self.folder, self.manifest
-        self._model = open_model(folder, manifest, options)
-        head = ScoreHead.read(folder, manifest)
+        self._model = open_model(self.description, options)
+        head = ScoreHead.read(self.description)
         self.labels = tuple(head.described.labels)
         self.activation: ScoreActivation = head.described.activation
         tokenizer = PairTokenizer.from_file(

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.bundle.classifier import read_head
-from mirror_rt.bundle.description import describe_folder
-from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.description import ModelDescription
+from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.score_layers import ScoreLayers
 from mirror_rt.errors import BundleError
 from mirror_rt.inference.bundle_model import BundleModel
@@ -46,12 +46,13 @@ class ScoreHead:
         return x.astype(np.float32)
 
     @classmethod
-    def read(cls, folder: Path, manifest: Manifest) -> ScoreHead:
+    def read(cls, model: ModelDescription) -> ScoreHead:
         """Read the head of a cross-encoder."""
-        if manifest.is_checkpoint:
-            head = read_head(describe_folder(folder))
+        if model.bundle.is_checkpoint:
+            head = read_head(model)
             return cls(head.described, pack_layers(head.weights))
-        described, path = manifest.scores, folder / Layout.scores
+        folder, described = model.folder, model.bundle.scores
+        path = folder / Layout.scores
         if described is None:
             raise BundleError(f"{folder} is no cross-encoder: its manifest has no scores")
         if not path.is_file():  # reading a pipe would wait forever
