@@ -25,6 +25,7 @@ from mirror_rt.io.text import (
     numbered_csv,
     numbered_items,
     numbered_objects,
+    read_whole,
 )
 from mirror_rt.schema import is_unicode
 
@@ -266,6 +267,7 @@ class Table:
         return [row[index] for row in self.rows]
 
 
+@read_whole
 def read_table(path: Path) -> Table:
     """Read a table with names of columns; what has no format of `FORMATS` is read as plain TSV."""
     found = row_format(path)
@@ -282,6 +284,7 @@ def read_table(path: Path) -> Table:
     return Table(path, header, cells, [number for number, _ in rows])
 
 
+@read_whole
 def read_texts(path: Source, most: int | None = None) -> list[str]:
     """Read the texts that are not blank, or the first `most`: lines, or the field `text`."""
     found = row_format(path)

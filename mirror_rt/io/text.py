@@ -11,11 +11,11 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial, wraps
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from mirror_rt.errors import DataError
 from mirror_rt.io.limits import COLUMNS, DECLARED, LINE, unpacked
@@ -24,6 +24,9 @@ from mirror_rt.schema import is_too_deep
 
 # Where texts are read from; "-" is standard input.
 Source = Path | str | StoredFile
+_Source = TypeVar("_Source", bound=Source)
+_Read = TypeVar("_Read")
+_Rest = ParamSpec("_Rest")
 
 # Bytes to set free where there is no more memory: CPython 3.11 needs some to leave a `with` block
 # on an error, and tries for ever to get it.
@@ -44,6 +47,25 @@ def iter_lines(path: Source) -> Iterator[str]:
         except MemoryError as error:
             reserve.clear()
             raise _no_memory(path) from error
+        finally:
+            reserve.clear()
+
+
+def read_whole(
+    read: Callable[Concatenate[_Source, _Rest], _Read],
+) -> Callable[Concatenate[_Source, _Rest], _Read]:
+    """Let a function that keeps all of a file say so where there is too little memory for it."""
+
+    @wraps(read)
+    def with_reserve(path: _Source, /, *rest: _Rest.args, **more: _Rest.kwargs) -> _Read:
+        reserve = [bytes(_RESERVE)]
+        try:
+            return read(path, *rest, **more)
+        except MemoryError as error:
+            reserve.clear()
+            raise _no_memory(path) from error
+
+    return with_reserve
 
 
 def _decoded(path: Source, file: IO[bytes]) -> Iterator[str]:
@@ -154,6 +176,8 @@ def numbered_csv(path: Source, delimiter: str | None = None) -> Iterator[tuple[i
         except MemoryError as error:
             reserve.clear()
             raise _no_memory(path) from error
+        finally:
+            reserve.clear()
 
 
 def column_indices(path: Source, header: Sequence[str], columns: Sequence[str]) -> tuple[int, ...]:
