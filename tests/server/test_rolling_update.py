@@ -24,6 +24,7 @@ from server_process import held_port
 HAPROXY = find_haproxy()
 REQUESTS = int(os.environ.get("MIRROR_RT_ROLLING_REQUESTS", "200"))
 CLIENTS = 4
+SCRIPT = runpy.run_path(str(ROOT / "deploy/rolling_update.py"))
 
 pytestmark = [pytest.mark.full, pytest.mark.needs("haproxy")]
 
@@ -94,20 +95,20 @@ class Cluster:
         return subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
 
     def wait(self):
+        """Wait until haproxy has seen both: it sends a request to one that it believes is up."""
+        proxy = SCRIPT["Proxy"](str(self.folder / "admin.sock"), "mirror-rt")
         until = time.monotonic() + 600  # however busy the machine is
-        while self.status("/ready") != 200:
+        while not self.are_up(proxy):
             assert time.monotonic() < until
             time.sleep(0.1)
 
-    def status(self, path):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+    def are_up(self, proxy):
         try:
-            connection.request("GET", path)
-            return connection.getresponse().status
-        except OSError:
-            return 0
-        finally:
-            connection.close()
+            states = proxy.states().values()
+        except OSError:  # haproxy itself is not there yet
+            return False
+        # Before the first check of a server haproxy calls it up.
+        return {(one["status"], one["check_status"]) for one in states} == {("UP", "L7OK")}
 
 
 @pytest.mark.parametrize(
@@ -116,10 +117,9 @@ class Cluster:
 )
 def test_a_server_that_failed_its_last_check_is_not_up(monkeypatch, status, up):
     """If the next one fails, too, it is down; the others must not be drained meanwhile."""
-    script = runpy.run_path(str(ROOT / "deploy/rolling_update.py"))
     table = f"# pxname,svname,status\nmirror-rt,one,{status}\nmirror-rt,BACKEND,UP\n"
-    monkeypatch.setattr(script["Proxy"], "ask", lambda *_: table)
-    assert script["Proxy"]("admin.sock", "mirror-rt").is_up("one") is up
+    monkeypatch.setattr(SCRIPT["Proxy"], "ask", lambda *_: table)
+    assert SCRIPT["Proxy"]("admin.sock", "mirror-rt").is_up("one") is up
 
 
 @pytest.fixture
