@@ -39,11 +39,12 @@ def sealed(folder):
 def other_model(source, out):
     """Copy a bundle, with other weights, another head, and the words in another order."""
     shutil.copytree(source, out)
-    graph = onnx.load(out / "onnx/model.onnx")
-    for tensor in graph.graph.initializer:
+    graph = (out / "onnx/model.onnx").read_bytes()
+    for tensor in onnx.load_from_string(graph).graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == 2:
-            tensor.raw_data = (onnx.numpy_helper.to_array(tensor) * np.float32(-1.5)).tobytes()
-    onnx.save(graph, out / "onnx/model.onnx")
+            others = onnx.numpy_helper.to_array(tensor) * np.float32(-1.5)
+            graph = graph.replace(tensor.raw_data, others.tobytes())  # each stays at its place
+    (out / "onnx/model.onnx").write_bytes(graph)
     (out / "onnx/model_mapped.onnx").unlink(missing_ok=True)
     tokenizer = (out / "tokenizer.json").read_text(encoding="utf-8")
     swapped = tokenizer.replace('"river"', '"\0"').replace('"town"', '"river"')
