@@ -36,7 +36,8 @@ settings.register_profile(
 settings.load_profile("unhurried")
 
 # The files that take longest, which begin first where several processes share the tests.
-LONGEST = ("test_folders_fuzz.py", "test_docs.py", "test_docs_tuning.py", "test_export_pack.py",
+LONGEST = ("test_folders_fuzz.py", "test_platforms.py", "test_gpu_rehearsal.py",
+           "test_examples.py", "test_docs.py", "test_docs_tuning.py", "test_export_pack.py",
            "test_declared_folders.py", "test_auto.py",
            "test_acceptance.py", "test_native_sanitized.py", "test_native_engine.py",
            "test_tune.py", "test_cuda_kernel.py", "test_variants.py", "test_export.py",
