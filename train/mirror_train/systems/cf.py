@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.cli.parsing.options import Given, Group, Help
-from mirror_rt.errors import ConfigError, OutputExistsError, Setting
+from mirror_rt.errors import ConfigError, Setting
 from mirror_train.data.batches import Batches, StepBatch
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.recipe import Hyperparameters, NotNegative, Recipe, load_recipe
@@ -26,7 +26,7 @@ from mirror_train.systems.flow import (
 )
 from mirror_train.systems.options import StringOptions, Training, print_result, run_options
 from mirror_train.systems.system import Claim, Entry, System
-from mirror_train.training.run_config import TrainConfig, finished_run
+from mirror_train.training.run_config import TrainConfig, finished_run, left_over
 from mirror_train.training.steps import Part
 
 if TYPE_CHECKING:
@@ -292,10 +292,7 @@ def _first_step(
         manifest = finished_run(config, wanted | {"select": config.selects})
     else:
         if out.exists() and not config.overwrite:
-            raise OutputExistsError(
-                f"{out} is left of an earlier run: continue it with --resume, or start again with "
-                "--overwrite"
-            )
+            raise left_over(out)
         manifest = tune(data, config, base=run.base).manifest
     training = manifest.training or {}
     kept = ("steps", "loss_first", "loss_last", "seconds", "best_step")

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from mirror_rt.errors import ConfigError, OutputExistsError
+from mirror_rt.errors import ConfigError
 from mirror_rt.io.atomic import new_file
 from mirror_train.compute.pickles import refuse_compressed
-from mirror_train.training.run_config import check_same_run
+from mirror_train.training.run_config import beside, check_same_run, left_over
 
 _FORMAT = 2  # of the fields of Checkpoint
 
@@ -48,16 +48,13 @@ class CheckpointStore:
     """
 
     def __init__(self, out: Path, run: dict[str, Any]) -> None:
-        self.folder = out.parent / f"{out.name}.checkpoints"
+        self.folder = beside(out, "checkpoints")
         self._run = run
 
     def check_unused(self) -> None:
         """Raise OutputExistsError where an earlier run left a checkpoint."""
         if newest := self._newest():
-            raise OutputExistsError(
-                f"{newest} is left of an earlier run: continue it with --resume, or start again "
-                "with --overwrite"
-            )
+            raise left_over(newest)
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint atomically, then remove the older ones."""

@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.errors import ModelError
 from mirror_rt.evaluation.models import EvaluatedModel, LanguageView
 from mirror_rt.heads.predictor import score_predictions
@@ -122,7 +123,7 @@ def open_model(
     recipe, seed = run.config.recipe, run.config.seed
     base = run.load(dropout=recipe.dropout)
     base.check_length(recipe.max_length)
-    head = declared_or_mean(base) if recipe.pooling == "auto" else Head([recipe.pooling])
+    head = head_of(base, recipe.pooling)
     fields = dataclasses.asdict(recipe) | {"pooling": head.pooling}
     run.start(data, fields, selects=selects)
     with torch.random.fork_rng(devices=[]):
@@ -138,8 +139,10 @@ def _view(encoder: TorchEncoder) -> LanguageView:
     return EvaluatedModel("the model", lambda language: encoder).of(None)
 
 
-def declared_or_mean(base: Pretrained) -> Head:
-    """Return the pooling that a base model declares, with the layers after it; else the mean."""
+def head_of(base: Pretrained, pooling: PoolingMode | Literal["auto"]) -> Head:
+    """Return the head of a pooling; for `auto` the one that the model declares, else the mean."""
+    if pooling != "auto":
+        return Head([pooling])
     head = declared_head(base.description) or Head(["mean"])
     simple = len(head.poolings) == 1 and len(head.layers) <= 1
     if not simple or head.dimension(base.dimension) != base.dimension:

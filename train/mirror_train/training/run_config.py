@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from mirror_rt.bundle.manifest import Manifest, Pooling
-from mirror_rt.errors import ConfigError, Setting
+from mirror_rt.errors import ConfigError, OutputExistsError, Setting
 from mirror_rt.heads.task_heads import HEAD_NAME
 from mirror_rt.io.atomic import path_sha256
 from mirror_rt.keywords import take_paths
@@ -134,7 +134,20 @@ class TrainConfig(RunConfig):
 
     def beside(self, name: str) -> Path:
         """Return the folder OUT.name, which keeps what a run has finished until it is complete."""
-        return self.out.parent / f"{self.out.name}.{name}"
+        return beside(self.out, name)
+
+
+def beside(out: Path, name: str) -> Path:
+    """Return the folder OUT.name of `TrainConfig.beside`."""
+    return out.parent / f"{out.name}.{name}"
+
+
+def left_over(path: Path) -> OutputExistsError:
+    """Return the error for what an earlier run has left, with both ways to go on."""
+    return OutputExistsError(
+        f"{path} is left of an earlier run: continue it with --resume, or start again with "
+        "--overwrite"
+    )
 
 
 def finished_run(
