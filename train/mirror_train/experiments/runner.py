@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import shutil
 import time
@@ -26,6 +25,7 @@ from mirror_rt.evaluation.run import evaluate_sets
 from mirror_rt.evaluation.static_vectors import StaticVectors
 from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_rt.io.atomic import path_sha256, write_json
+from mirror_rt.kept_work import Identity
 from mirror_train.compute.precision import resolve_device, resolve_precision
 from mirror_train.experiments.code_identity import own_code, product_code
 from mirror_train.experiments.study import Row, Run, Study, StudyConfig
@@ -94,7 +94,7 @@ class _Task:
 
     row: Row
     seed: int | None
-    identity: dict[str, Any]
+    identity: Identity
     path: Path
 
     @property
@@ -106,8 +106,8 @@ class _Task:
         """Return the kept result, or None; a file that holds no such result raises DataError."""
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
-            if found.pop("identity") != json.loads(json.dumps(self.identity)):
-                raise ValueError("of another run")
+            for difference in self.identity.differences(found.pop("identity")):
+                raise ValueError(f"it is of another run: {difference}")
             return Run.from_json(found)
         except FileNotFoundError:
             return None
@@ -118,7 +118,7 @@ class _Task:
 
     def save(self, run: Run) -> None:
         """Keep a result."""
-        write_json(self.path, run.to_json(replicates=True) | {"identity": self.identity})
+        write_json(self.path, run.to_json(replicates=True) | {"identity": self.identity.values})
 
 
 def _seconds_left(tasks: list[_Task], found: dict[Path, Run | None]) -> float:
@@ -148,9 +148,9 @@ class _Runner:
 
     def task(self, row: Row, seed: int | None) -> _Task:
         own = {"pooling": row.pooling, "seed": seed, "own code": own_code(row.train)}
-        identity = self._setting | row.identity | own
-        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-        return _Task(row, seed, identity, self._config.out / "runs" / f"{digest[:16]}.json")
+        identity = Identity(self._setting | row.identity | own)
+        path = self._config.out / "runs" / f"{identity.digest[:16]}.json"
+        return _Task(row, seed, identity, path)
 
     def run(self, task: _Task) -> Run:
         """Train and measure a row, and keep the result unless it is a failure."""

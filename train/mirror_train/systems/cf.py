@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.errors import ConfigError, Setting
 from mirror_train.data.batches import Batches, StepBatch
@@ -249,13 +249,14 @@ def _run(data: TrainingData, config: TrainConfig) -> TuneReport:
         chosen = recipe.mirror.replace(pooling=choose_pooling(base, first).pooling)
         recipe, first = recipe.replace(mirror=chosen), dataclasses.replace(first, recipe=chosen)
         check_recipe(recipe.mirror, data, base, run.processes.count)
-        finished = config.resume and (first.out / Layout.manifest).is_file()
+        of_base = {"weights_sha256": base.weights_sha256()}
+        finished = None if recipe.joint else finished_run(first, data.sha256(), of_base)
         # While the run's result is written, that of a first step still to come is on the disk.
         copies = 1 if recipe.joint or finished else 2
         run.start(data.sha256(), recipe.to_dict(), copies=copies)
         training: dict[str, Any] = {}
         if not recipe.joint:
-            encoder, training = _first_step(data, first, run, finished=finished)
+            encoder, training = _first_step(data, first, run, finished)
         try:
             flow, trainer = _second_step(data, recipe, encoder, run)
         except KeyboardInterrupt as error:
@@ -280,21 +281,16 @@ def _run(data: TrainingData, config: TrainConfig) -> TuneReport:
 
 
 def _first_step(
-    data: TrainingData, config: TrainConfig, run: Run, *, finished: bool
+    data: TrainingData, config: TrainConfig, run: Run, finished: Manifest | None
 ) -> tuple[Pretrained, dict[str, Any]]:
     """Return the encoder after Mirror-BERT, and what mirror.json records of that step."""
     from mirror_train.model.pretrained import load_pretrained
     from mirror_train.training.tune import tune
 
     out = config.out
-    if finished:
-        wanted = {"model": run.base.weights_sha256(), "data": data.sha256()}
-        manifest = finished_run(config, wanted | {"select": config.selects})
-    else:
-        if out.exists() and not config.overwrite:
-            raise left_over(out)
-        manifest = tune(data, config, base=run.base).manifest
-    training = manifest.training or {}
+    if finished is None and out.exists() and not config.overwrite:
+        raise left_over(out)
+    training = (finished or tune(data, config, base=run.base).manifest).training or {}
     kept = ("steps", "loss_first", "loss_last", "seconds", "best_step")
     options = config.load_options(str(out))
     tuned = load_pretrained(str(out), dropout=config.recipe.dropout, **options)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from mirror_rt.bundle.manifest import Layout, PoolingMode
+from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.io.atomic import check_free, new_folder, sha256
@@ -224,10 +224,8 @@ def _finished(settings: TrainConfig, pairs: Examples, teacher: str) -> TuneRepor
     from mirror_train.training.loop import TrainingStats
     from mirror_train.training.run import TuneReport
 
-    if not (settings.resume and (settings.out / Layout.manifest).is_file()):
-        return None
-    wanted = {"data": data_hash(pairs, teacher), "select": settings.selects}
-    return TuneReport(settings.out, finished_run(settings, wanted), TrainingStats())
+    kept = finished_run(settings, data_hash(pairs, teacher))
+    return None if kept is None else TuneReport(settings.out, kept, TrainingStats())
 
 
 def _rho(report: TuneReport) -> float:
