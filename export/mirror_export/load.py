@@ -53,11 +53,7 @@ class Loaded:
 
 
 def wanted_variants(config: ExportConfig) -> list[str]:
-    """Return the names of the variants to write, those in `KINDS`.
-
-    Raises:
-        ConfigError: there are none, or a precision is for none of the targets.
-    """
+    """Return the names of the variants to write, those in `KINDS`."""
     if not config.precisions or not config.targets:
         raise ConfigError("at least one precision and one target are needed")
     if "int8" in config.precisions and not {"cpu", "native"} & set(config.targets):

@@ -56,12 +56,7 @@ class PartWriter:
 
     @classmethod
     def open(cls, config: DatasetConfig, job: str) -> PartWriter:
-        """Load the encoder of a job.
-
-        Raises:
-            DataError: it would make other vectors here, because the bundle, mirror_rt, the engine
-                or the provider is another one.
-        """
+        """Load the encoder of a job; DataError if it would make other vectors here."""
         folder = config.load.find(config.model)
 
         def load() -> Encoder:

@@ -29,9 +29,6 @@ def iter_records(
 
     The suffix tells the format (`mirror_rt.io.rows.FORMATS`); anything else is read as lines. A
     JSON object without a text has the text None, unless that is an error (`strict`).
-
-    Raises:
-        ConfigError: a field is asked for that lines do not have.
     """
     asked = ("--text-field", None if text_field == JobConfig.text_field else text_field)
     found = row_format(path, asked, ("--id-field", id_field))

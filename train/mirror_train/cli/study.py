@@ -92,8 +92,7 @@ class _Setups:
              "NAME|FILE.toml"),
     ] = None  # fmt: skip
     small: Annotated[
-        bool,
-        Help(f"a first look: --top {_SMALL_TOP} --seeds {_SMALL_SEEDS} unless given"),
+        bool, Help(f"a first look: --top {_SMALL_TOP} --seeds {_SMALL_SEEDS} unless given")
     ] = False
     config: Annotated[Given[StudyConfig], Group(only=("pooling", "seeds", "precision", "device"))]
 

@@ -12,11 +12,7 @@ from mirror_rt.cli.parsing.parser import UsageError
 from mirror_rt.errors import ConfigError
 from mirror_rt.io.atomic import check_free
 from mirror_train.cli.tune_joint import JOINT_BASE, JointRun, joint_run
-from mirror_train.cli.tune_languages import (
-    first_strings,
-    run_languages,
-    with_base,
-)
+from mirror_train.cli.tune_languages import first_strings, run_languages, with_base
 from mirror_train.cli.tune_options import INSTALLED, TuneOptions
 from mirror_train.compute.launch import is_first_process
 from mirror_train.data.thesaurus import load_thesaurus

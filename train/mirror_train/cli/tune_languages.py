@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirror_rt.errors import ConfigError, ModelError, require
-from mirror_rt.io.tables import text_table
+from mirror_rt.io.tables import shown
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
 from mirror_train.cli.tune_options import LanguageOptions, TuneOptions
 from mirror_train.compute.launch import check_one_process
 from mirror_train.data.installed_thesauri import find_thesaurus, has_thesaurus
-from mirror_train.data.strings import (
-    has_word_list,
-    listed_languages,
-    load_training_data,
-    word_list,
-)
+from mirror_train.data.strings import has_word_list, listed_languages, load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.base_models import LanguageRecipe, LanguageTable, load_languages
 from mirror_train.systems.options import StringOptions
@@ -29,6 +23,8 @@ from mirror_train.training.run_config import TrainConfig
 if TYPE_CHECKING:
     from mirror_train.languages.language_job import LanguageJob, LanguageResult
 
+_HEADER = ["language", "base", "strings", "steps", "seconds", "isotropy", "mean cosine",
+           "uniformity", "synonyms", "score", "result"]  # fmt: skip
 _REVISION = "--revision goes with --model: languages have base models of their own"
 # The files of a language's scored pairs below --data, by level.
 _PAIRS = {
@@ -55,10 +51,7 @@ def run_languages(
 
     jobs = _jobs(call, recipe, template, changes)
     results = tune_languages(jobs, cluster=call.languages, on_result=_tell)
-    if call.languages.json:
-        print(json.dumps([dataclasses.asdict(result) for result in results], indent=2))
-    else:
-        print(_table(results))
+    print(shown(results, _HEADER, _row, call.languages.json))
     if failed := [result.language for result in results if result.status == "failed"]:
         raise ModelError(f"{len(failed)} of {len(results)} languages failed: {', '.join(failed)}")
     if not call.languages.json:
@@ -226,12 +219,6 @@ def _tell(result: LanguageResult) -> None:
         "failed": f"failed: {result.error}",
     }[result.status]
     print(f"{result.language}: {text}", file=sys.stderr, flush=True)
-
-
-def _table(results: list[LanguageResult]) -> str:
-    header = ["language", "base", "strings", "steps", "seconds", "isotropy", "mean cosine",
-              "uniformity", "synonyms", "score", "result"]  # fmt: skip
-    return text_table(header, [_row(result) for result in results])
 
 
 def _row(result: LanguageResult) -> list[str]:

@@ -7,11 +7,7 @@ from pathlib import Path
 
 
 def refuse_compressed(path: Path) -> None:
-    """Check that a file of torch.save is not compressed, as torch writes none.
-
-    Raises:
-        ValueError: it is compressed, so that a small file could take all memory, or is damaged.
-    """
+    """Raise ValueError for a compressed file of torch.save, which could take all memory."""
     if not zipfile.is_zipfile(path):
         return  # the older format, which has no compression
     try:

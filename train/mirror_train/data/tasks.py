@@ -68,11 +68,7 @@ class MultitaskData:
 
 
 def load_multitask_data(
-    folder: Path,
-    *,
-    tasks: Sequence[str] = TASKS,
-    top: int | None = None,
-    seed: int = 11711,
+    folder: Path, *, tasks: Sequence[str] = TASKS, top: int | None = None, seed: int = 11711
 ) -> MultitaskData:
     """Read the tasks' files.
 

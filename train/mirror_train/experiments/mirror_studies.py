@@ -103,11 +103,7 @@ def _grid(recipe: Recipe, count: int) -> list[Setup]:
 
 def _isotropy(recipe: Recipe, count: int) -> list[Setup]:
     none = {"dropout": 0.0, "drophead": 0.0, "span_length": 0}
-    return [
-        *_untuned(),
-        Setup("tuned"),
-        Setup("tuned without augmentation", none),
-    ]
+    return [*_untuned(), Setup("tuned"), Setup("tuned without augmentation", none)]
 
 
 def _data_size(recipe: Recipe, count: int) -> list[Setup]:

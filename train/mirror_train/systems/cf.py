@@ -116,10 +116,7 @@ class _FirstStep:
     """The recipe of the first step, and what overrides it."""
 
     recipe: Annotated[str, Help("its recipe", "NAME|FILE.toml")] = "cf"
-    changes: Annotated[
-        Given[Recipe],
-        Group(only=_MIRROR, names=_NAMES, overrides=True),
-    ]
+    changes: Annotated[Given[Recipe], Group(only=_MIRROR, names=_NAMES, overrides=True)]
 
 
 @dataclass(frozen=True, kw_only=True)

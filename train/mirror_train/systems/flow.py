@@ -16,13 +16,7 @@ from mirror_train.data.inputs import Inputs
 from mirror_train.data.training_data import TrainingData
 from mirror_train.data.views import epoch_order
 from mirror_train.recipes.recipe import Hyperparameters, NotNegative, Positive, Rate, least
-from mirror_train.systems.options import (
-    MODEL,
-    StringOptions,
-    Training,
-    print_result,
-    run_options,
-)
+from mirror_train.systems.options import MODEL, StringOptions, Training, print_result, run_options
 from mirror_train.systems.system import Claim, Entry, System
 from mirror_train.training.run_config import TrainConfig
 from mirror_train.training.steps import Part

@@ -46,8 +46,7 @@ class Training(Invocation):
     out: Annotated[Path, Help("folder to write", "DIR")]
     hub: HubOptions
     trust_remote_code: Annotated[
-        bool,
-        Help("run the Python code that comes with the model, if it needs any: read it first"),
+        bool, Help("run the Python code that comes with the model, if it needs any: read it first")
     ] = False
     quiet: Annotated[bool, Help("show no progress")] = False
 
