@@ -76,7 +76,7 @@ def _next(bar: ProgressBar, stage: str) -> None:
 
 
 def _write(checked: Checked) -> Manifest:
-    """Write the manifest and the card of a bundle, and remove what does not belong to it."""
+    """Write the manifest and the card of a bundle, and remove files that do not belong to it."""
     folder, variants = checked.traced.folder, checked.variants
     remove_others(folder, variants.values())
     manifest = dataclasses.replace(

@@ -27,7 +27,7 @@ logger = logging.getLogger("mirror_export")
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A model to export, of which it is known what its folder declares."""
+    """A model to export, found and described, but not loaded."""
 
     config: ExportConfig
     source: Source
@@ -82,7 +82,7 @@ def describe(config: ExportConfig) -> Described:
 
 
 def load(described: Described) -> Loaded:
-    """Load a model, and choose what its bundle will be."""
+    """Load a model, and choose the head and the manifest of its bundle."""
     config = described.config
     pretrained = described.source.load(classifier=config.pooling == "auto")
     own = None if pretrained.classifier is None else read_head(pretrained)

@@ -1,4 +1,4 @@
-"""Trace a model into the float32 graph of a bundle, and keep what the graphs are compared with."""
+"""Trace a model into the float32 graph of a bundle, and encode the texts to compare it on."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A bundle in the making with its float32 graph, and what is kept of the PyTorch model.
+    """A bundle in the making with its float32 graph, and the results of the PyTorch model.
 
     Attributes:
         config: what to export.

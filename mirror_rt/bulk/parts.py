@@ -74,7 +74,7 @@ class PartWriter:
     def write(
         self, block: Block, on_run: Callable[[PaddedBatch], object] | None = None
     ) -> dict[str, Any]:
-        """Encode a block and write its part; return what the part records of itself."""
+        """Encode a block and write its part; return the part's record."""
         batches = read_block(block, self.encoder.text_column, self.encoder.columns, self.rows)
         with (
             texts_named_in(f"{block.file}, row group {block.group}"),
@@ -108,7 +108,7 @@ class PartWriter:
 
 
 def find_part(output: Folder, block: Block, job: str) -> dict[str, Any] | None:
-    """Return what a block's part records of itself; None if it must be encoded (again).
+    """Return the record in a block's part; None if it must be encoded (again).
 
     It must if the part is missing or cut off, or of another job, or if its source was changed. The
     footer is at the end of a file and counts its rows, so a file that was cut off has none.
@@ -175,7 +175,7 @@ def read_plan(output: Folder) -> Identity:
 
 
 def whole_parts(output: Folder, blocks: Sequence[Block], job: str) -> dict[str, dict[str, Any]]:
-    """Return what the parts of a job record of themselves, by name, for the blocks that have one.
+    """Return the records of the parts of a job, by name, for the blocks that have one.
 
     A part that is damaged, of another job, or of a source that has changed since, counts as none.
     """
@@ -236,7 +236,7 @@ def write_manifest(output: Folder, blocks: Sequence[Block], *, pages: bool) -> d
     if pages:
         with ThreadPoolExecutor() as pool:
             list(pool.map(_check_pages, [files[name] for name in parts]))
-    if output.local is not None:  # what killed processes have left of files that they wrote
+    if output.local is not None:  # unfinished files of killed processes
         for path in files_under(output.local):
             here = path.parent == output.local  # where alone the job and the manifest are
             if fnmatch(path.name, ".*.parquet.*") or (here and fnmatch(path.name, "._*.json.*")):

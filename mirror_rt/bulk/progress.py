@@ -137,7 +137,7 @@ def _padding(tokens: int, padded: int) -> float:
 
 @contextmanager
 def told_how_to_resume(saved: Callable[[], str]) -> Iterator[None]:
-    """Add to an error what is saved, which `saved` says, and how to go on; nothing for ""."""
+    """Add to an error how to go on with the finished work that `saved` names, if any."""
     try:
         yield
     except (KeyboardInterrupt, OSError, ProcessGroupError, InvalidTextError) as error:

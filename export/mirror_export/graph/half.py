@@ -1,4 +1,4 @@
-"""Convert a graph to float16 or bfloat16, except for what could overflow or lose digits.
+"""Convert a graph to float16 or bfloat16, except for nodes that could overflow or lose digits.
 
 Matrix products, attention and GELU run in 16 bits; norms, sums, softmax outside of fused
 attention, pooling and normalisation run in float32 (fused attention computes its softmax in

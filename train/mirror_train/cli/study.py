@@ -212,7 +212,7 @@ class Study(Invocation):
     def _sets(
         self, plan: MirrorStudy, recipe: Recipe, data: TrainingData
     ) -> tuple[list[EvaluationSet], dict[str, str]]:
-        """Return the sets to evaluate on, and what the report must say of them.
+        """Return the sets to evaluate on, and notes on them for the report.
 
         Scored pairs are read here, so that a file that cannot be used ends the command at once.
         """

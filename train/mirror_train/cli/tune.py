@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mirror_train")
 
-_MOST_WORDS = 5  # of a phrase; what is longer is a sentence
+_MOST_WORDS = 5  # of a phrase; a longer string is a sentence
 _LETTERS = 2  # of a word in scripts without spaces, about
 _SAMPLE = 1000
 

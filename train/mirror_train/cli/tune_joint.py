@@ -36,7 +36,7 @@ logger = logging.getLogger("mirror_train")
 
 @dataclass(slots=True)
 class JointRun:
-    """The strings of all languages, and what is held out of them to measure the result with."""
+    """The strings of all languages, and held-out entries to measure the result with."""
 
     data: TrainingData
     held: list[HeldOut]
@@ -50,7 +50,7 @@ class JointRun:
         self.before = self._ranks(TorchEncoder(base, device=resolve_device(config.device)))
 
     def print_result(self, config: TrainConfig, *, as_json: bool) -> None:
-        """Measure what the run wrote, and print the table."""
+        """Measure the tuned encoder, and print the table."""
         from mirror_train.model.torch_encoder import TorchEncoder
 
         after = self._ranks(TorchEncoder.load(config.out, device=config.device))
@@ -125,7 +125,7 @@ def _thesauri(tags: list[str]) -> dict[str, Entries]:
 
 
 def _usable(readers: Mapping[str, Callable[[], Entries]]) -> dict[str, Entries]:
-    """Read what can be read, and warn of the rest."""
+    """Read all sources that can be read, and warn of the others."""
     found = {}
     for name, read in readers.items():
         try:

@@ -45,7 +45,7 @@ def run_languages(
     """
     _check_options(call, template)
     if template.recipe.level == "word" and not (call.strings.words or call.synonyms.thesaurus):
-        # The imports of what tunes take long, so that this comes before them.
+        # Before the imports of torch, which take long.
         require("wordfreq", extra="demo", purpose="--lang without --words")
     from mirror_train.languages.tune_languages import tune_languages
 

@@ -1,4 +1,4 @@
-"""Run a study: train what its rows say, measure each on the same sets, and keep every result.
+"""Run a study: train each row, measure it on the same sets, and keep every result.
 
 A result is kept in a file named by a hash of everything that decides it. So the same command can
 continue after an interruption, and commands can share equal runs.
@@ -62,7 +62,7 @@ def run_study(
     open_model: Opener | None = None,
     on_run: Callable[[Run, int, int, float], None] = lambda run, done, total, left: None,
 ) -> list[Run]:
-    """Run, seed by seed, what `config.out` does not hold yet; return all runs.
+    """Run, seed by seed, the rows that `config.out` lacks; return all runs.
 
     A run is kept under a hash of everything that decides its result. So an interrupted study can be
     continued, seeds can be added, and studies in one folder share the runs that they have in
@@ -122,7 +122,7 @@ class _Task:
 
 
 def _seconds_left(tasks: list[_Task], found: dict[Path, Run | None]) -> float:
-    """Estimate the seconds of what is not found yet from those for a unit of work of the rest."""
+    """Estimate the seconds of the missing runs by those for a unit of work of the others."""
     runs = {task.path: task.work for task in tasks}
     done = sum(work for path, work in runs.items() if found[path] is not None)
     seconds = sum(run.seconds for run in found.values() if run is not None)

@@ -99,7 +99,7 @@ class MirrorStudy:
     ) -> Study:
         """Return the study of a recipe, on strings without positives of their own.
 
-        Every setup is measured on `sets`; the report says what is `about` them, too.
+        Every setup is measured on `sets`; the report has `about`, notes on them, too.
         """
         setups = self.setups(recipe, len(data))
         return Study(
@@ -164,7 +164,7 @@ def _row(setup: Setup, recipe: Recipe, data: TrainingData, config: StudyConfig) 
 
 
 def _some(strings: list[str], top: int | None, recipe: Recipe) -> list[str]:
-    """Return so many strings: the first words, or a random sample of what has no order."""
+    """Return `top` strings: the first words, or a random sample of phrases or sentences."""
     if top is None or recipe.level == "word":
         return strings[:top]
     chosen = np.random.default_rng(0).permutation(len(strings))[:top]

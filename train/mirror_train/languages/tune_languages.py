@@ -92,7 +92,7 @@ def _in_cluster(jobs: Sequence[LanguageJob], cluster: ClusterOptions) -> _Run:
 
 
 def _run_in_worker(job: LanguageJob) -> LanguageResult:
-    """Tune for a language with what Ray has assigned to this task."""
+    """Tune for a language with the processors and cards of this task of Ray."""
     import torch
 
     from mirror_rt.adapters.ray import assigned_resources
@@ -109,8 +109,8 @@ _bases_of_worker = functools.cache(Bases)
 
 
 def _resumed(job: LanguageJob) -> LanguageJob:
-    """Return the job that goes on with what a worker that died has left."""
-    if job.config.overwrite:  # what it has left cannot be told from what an earlier run has left
+    """Return the job that goes on from the files of a worker that died."""
+    if job.config.overwrite:  # its files cannot be told from those of an earlier run
         return job
     return replace(job, config=replace(job.config, resume=True))
 

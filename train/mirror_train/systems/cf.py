@@ -113,7 +113,7 @@ class _Ablations:
 
 @dataclass(frozen=True, kw_only=True)
 class _FirstStep:
-    """The recipe of the first step, and what overrides it."""
+    """The recipe of the first step, and the options that override it."""
 
     recipe: Annotated[str, Help("its recipe", "NAME|FILE.toml")] = "cf"
     changes: Annotated[Given[Recipe], Group(only=_MIRROR, names=_NAMES, overrides=True)]
@@ -125,7 +125,7 @@ class TrainCf(Training):
 
     First by Mirror-BERT, with spans of tokens masked (as 'mirror-rt tune --recipe cf'). Then the
     encoder is frozen, and a normalising flow behind it is fitted by likelihood and by Mirror-BERT's
-    loss of what the flow gives, weighted by --mirror-weight.
+    loss of the flow's vectors, weighted by --mirror-weight.
 
     The folder is exported and evaluated like a tuned one, the flow inside the graph;
     sentence-transformers refuses it, for it has no such module. Ctrl-C writes a checkpoint,
@@ -280,7 +280,7 @@ def _run(data: TrainingData, config: TrainConfig) -> TuneReport:
 def _first_step(
     data: TrainingData, config: TrainConfig, run: Run, finished: Manifest | None
 ) -> tuple[Pretrained, dict[str, Any]]:
-    """Return the encoder after Mirror-BERT, and what mirror.json records of that step."""
+    """Return the encoder after Mirror-BERT, and the records of that step for mirror.json."""
     from mirror_train.model.pretrained import load_pretrained
     from mirror_train.training.tune import tune
 

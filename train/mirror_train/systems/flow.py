@@ -183,7 +183,7 @@ def flow_trainer(
 
 
 def check_batch(data: TrainingData, batch_size: int, option: str = "--batch-size") -> None:
-    """Raise DataError for fewer strings than a batch has; `option` is what sets its size."""
+    """Raise DataError for fewer strings than a batch has; `option` sets its size."""
     count = min(len(data), len({*data.first, *data.second}))  # pairs may share strings
     if count < batch_size:
         hint = f"pass {option} {count} or less" if count > 1 else "give at least 2"

@@ -1,4 +1,4 @@
-"""Define the options that the commands of systems share, and print what a run has made."""
+"""Define the options that the commands of systems share, and print the result of a run."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class TaskModel:
         return {"encoder": self.run.base.model, "head": self.head, "tasks": tasks}
 
     def view(self) -> LanguageView:
-        """Return what gives the vectors of the current weights, and encodes each text once."""
+        """Return an encoder by the current weights, which encodes each text once."""
         return self.frozen or _view(self.run.encoder(self.head))
 
     def heads(self) -> Heads:
@@ -162,7 +162,7 @@ class LabelledSteps:
     """The steps of a run on labelled rows: each has a part for every batch of a task.
 
     `batches` maps a step to its batches, `inputs` the texts of a batch to their tokens, or to
-    vectors that are known already, and `loss` the task, what comes of its texts, in float32, and
+    vectors that are known already, and `loss` the task, the vectors of its texts, in float32, and
     its targets to a scalar. In a process of several, each takes its share of the rows.
     """
 

@@ -106,7 +106,7 @@ class Run:
         selects: bool = False,
         **more: Any,
     ) -> None:
-        """Find the checkpoint to go on from, and check that the disk can hold what is to come.
+        """Find the checkpoint to go on from, and check that the disk can hold the run's files.
 
         `data` (hashes), `recipe` and `more` decide the result besides the base model and the
         settings of the run: where one of them differs, the checkpoint is refused. The run writes
@@ -221,7 +221,7 @@ class Run:
         """Write the model and its mirror.json as `out`, whole or not at all; forget checkpoints.
 
         The head is a pooling that can be tuned, and the layers after it. `recipe` has every
-        hyper-parameter, and `training` what to record besides the settings of the run and `stats`.
+        hyper-parameter, and `training` further facts to record, beside settings and `stats`.
         The model written is `tuned`, or the base model, where that was trained in place. `also`
         writes further files into the folder.
         """

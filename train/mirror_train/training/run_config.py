@@ -32,7 +32,7 @@ class RunConfig:
         revision: branch, tag or commit on the hub.
         device: auto, cpu, cuda or cuda:N.
         seed: the same seed gives the same vectors on the same machine.
-        overwrite: replace an existing `out`, and forget what an earlier run has left.
+        overwrite: replace an existing `out`, and forget the checkpoints of an earlier run.
         offline: never ask the network.
         trust_remote_code: run code that comes with the base model.
         show_progress_bar: by default a bar where standard error is a terminal.
@@ -75,7 +75,7 @@ class TrainConfig(RunConfig):
         seed: the same seed gives the same vectors on the same machine (default 42; 11711, that of
             BERT-CF, for cf, burt, finetune and multitask).
         checkpoint_every: steps between checkpoints; 0 for none but on Ctrl-C.
-        resume: continue after the last checkpoint, if there is one, and with what is finished.
+        resume: continue after the last checkpoint, if there is one, and with finished parts.
         select: a table of scored pairs that choose the weights: those with the highest Spearman's
             rho, in the place of those of the last step (of Trans-Encoder also the cycle).
         evaluate_every: steps between evaluations for that choice; the last step is evaluated, too.
@@ -83,8 +83,8 @@ class TrainConfig(RunConfig):
             what the model declares, else that of the row of the model which a folder is a copy of,
             else the recipe's, else the papers' (the mean for BERT and sentences, [CLS] otherwise);
             but a recipe's `mean-without-special` goes first. `paper` passes over the base model. A
-            flow alone keeps what follows the pooling that the model declares.
-        pooling_from: what has chosen another `pooling`, to be said.
+            flow alone keeps the layers that the model declares behind its pooling.
+        pooling_from: the reason for another `pooling`, in words.
         precision: auto, fp32, bf16 or fp16.
         loss_batch: pairs contrasted with one another in a step, at least the recipe's batch size.
             That many pairs then go through the encoder at a time, and gradients are cached: memory
@@ -134,7 +134,7 @@ class TrainConfig(RunConfig):
         return {"file": self.select.name, "sha256": digest, "evaluate_every": every}
 
     def beside(self, name: str) -> Path:
-        """Return the folder OUT.name, which keeps what a run has finished until it is complete."""
+        """Return the folder OUT.name, which keeps finished parts of a run until it is complete."""
         return beside(self.out, name)
 
 
@@ -144,7 +144,7 @@ def beside(out: Path, name: str) -> Path:
 
 
 def left_over(path: Path) -> OutputExistsError:
-    """Return the error for what an earlier run has left, with both ways to go on."""
+    """Return the error for files of an earlier run, with both ways to go on."""
     return OutputExistsError(
         f"{path} is left of an earlier run: continue it with --resume, or start again with "
         "--overwrite"
@@ -179,6 +179,6 @@ def finished_run(
 
 
 def check_same_run(path: Path, found: Mapping[str, Any], wanted: Identity) -> None:
-    """Raise ConfigError, naming a difference, if what `path` keeps is of another run."""
+    """Raise ConfigError, naming a difference, if `path` is of another run."""
     advice = "use the same settings, or --overwrite to start again"
     wanted.check(found, f"{path} is of another run", advice, ConfigError)
