@@ -16,11 +16,10 @@ def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def shown(
     found: Sequence[Any], header: Sequence[str], row: Callable[[Any], Sequence[str]], as_json: bool
 ) -> str:
-    """Return what was found as a table with a `row` of each, or as JSON with all fields."""
+    """Return values or dataclasses as a table with a `row` of each, or as JSON with all fields."""
     if not as_json:
         return text_table(header, map(row, found))
-    values = [dataclasses.asdict(one) if dataclasses.is_dataclass(one) else one for one in found]
-    return json.dumps(values, indent=2, ensure_ascii=False)
+    return json.dumps(found, indent=2, ensure_ascii=False, default=dataclasses.asdict)
 
 
 def text_fields(rows: Iterable[Sequence[str]]) -> str:

@@ -16,27 +16,25 @@ from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.recipe import Hyperparameters, NotNegative, Recipe, load_recipe
 from mirror_train.systems.flow import (
     FlowRecipe,
-    LikelihoodSteps,
     bits_per_dimension,
     check_batch,
     flow_trainer,
     initial_flow,
+    likelihood_steps,
     read_sentences,
     text_vectors,
 )
 from mirror_train.systems.options import StringOptions, Training, print_result, run_options
 from mirror_train.systems.system import Claim, Entry, System
 from mirror_train.training.run_config import TrainConfig, finished_run, left_over
-from mirror_train.training.steps import Part
+from mirror_train.training.steps import Part, Steps
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mirror_train.compute.processes import Processes
     from mirror_train.model.glow import Flow
     from mirror_train.model.pretrained import Pretrained
     from mirror_train.training.loop import Trainer
-    from mirror_train.training.mirror import ViewTokenizer
     from mirror_train.training.run import Run, TuneReport
 
 # The fields of the first step's recipe with an option; a flow has options of some of their names.
@@ -166,59 +164,40 @@ class TrainCf(Training):
         return self.ablations.cf.make(mirror=mirror, **own)
 
 
-class RegularisedSteps:
-    """The steps of BERT-CF: likelihood and Mirror-BERT's loss together (section 4.2).
+def cf_trainer(
+    run: Run, base: Pretrained, flow: Flow, batches: Batches, recipe: CfRecipe
+) -> Trainer:
+    """Return the trainer of a flow by likelihood and Mirror-BERT's loss together (section 4.2).
 
     Each step encodes two views of its `flow.batch_size` strings, with dropout: the flow's vectors
     of both go into InfoNCE, and those of the first view into the likelihood. The flow is in
     float32. The encoder is frozen or, with `joint`, trained by InfoNCE alone.
     """
-
-    def __init__(
-        self,
-        flow: Flow,
-        tokenize: ViewTokenizer,
-        batches: Batches,
-        recipe: CfRecipe,
-        processes: Processes,
-    ) -> None:
-        self._flow, self._tokenize, self._batches = flow, tokenize, batches
-        self._recipe, self._group = recipe, processes.group
-
-    def __len__(self) -> int:
-        return self._recipe.flow.steps
-
-    def __getitem__(self, step: int) -> list[Part]:
-        batch = self._batches[step]
-        return [Part(self._tokenize(batch), partial(self._loss, batch))]
-
-    def _loss(self, batch: StepBatch, x: Tensor) -> Tensor:
-        from mirror_train.training.mirror import contrast
-
-        x = x.float()
-        z = self._flow(x)
-        contrastive = contrast(z, batch, self._recipe.mirror, process_group=self._group)
-        z1 = z.chunk(batch.views)[0]
-        if self._recipe.joint:
-            # The likelihood must train only the flow: it would shrink the encoder's vectors.
-            z1 = self._flow(x.detach().chunk(batch.views)[0])
-        likelihood = bits_per_dimension(z1, self._flow.log_determinant())
-        return self._recipe.mirror_weight * contrastive + likelihood
-
-
-def cf_trainer(
-    run: Run, base: Pretrained, flow: Flow, batches: Batches, recipe: CfRecipe
-) -> Trainer:
-    """Return the trainer of a flow by likelihood and Mirror-BERT's loss; see `RegularisedSteps`."""
     from mirror_train.loss import cuda_device
     from mirror_train.model.pooling_head import Head
-    from mirror_train.training.mirror import ViewTokenizer
+    from mirror_train.training.mirror import ViewTokenizer, contrast
 
     cuda_device.prepare(run.device)  # while the device's memory is free
-    tokenize = ViewTokenizer(base, recipe.mirror)
-    steps = RegularisedSteps(flow, tokenize, batches, recipe, run.processes)
-    head, rate = Head([recipe.mirror.fixed_pooling]), recipe.mirror.learning_rate
-    return flow_trainer(run, base, head, flow, steps, recipe.flow, rate if recipe.joint else None)
+    tokenize, group = ViewTokenizer(base, recipe.mirror), run.processes.group
+
+    def loss(batch: StepBatch, x: Tensor) -> Tensor:
+        x = x.float()
+        z = flow(x)
+        contrastive = contrast(z, batch, recipe.mirror, process_group=group)
+        z1 = z.chunk(batch.views)[0]
+        if recipe.joint:
+            # The likelihood must train only the flow: it would shrink the encoder's vectors.
+            z1 = flow(x.detach().chunk(batch.views)[0])
+        likelihood = bits_per_dimension(z1, flow.log_determinant())
+        return recipe.mirror_weight * contrastive + likelihood
+
+    def parts(step: int) -> list[Part]:
+        batch = batches[step]
+        return [Part(tokenize(batch), partial(loss, batch))]
+
+    steps, head = Steps(recipe.flow.steps, parts), Head([recipe.mirror.fixed_pooling])
+    rate = recipe.mirror.learning_rate if recipe.joint else None
+    return flow_trainer(run, base, head, flow, steps, recipe.flow, rate)
 
 
 def _run(data: TrainingData, config: TrainConfig) -> TuneReport:
@@ -314,7 +293,7 @@ def _second_step(
         )
         trainer = cf_trainer(run, encoder, flow, batches, recipe)
     else:
-        steps = LikelihoodSteps(flow, vectors, recipe.flow, run)
+        steps = likelihood_steps(flow, vectors, recipe.flow, run)
         trainer = flow_trainer(run, encoder, head, flow, steps, recipe.flow)
     flowed = Head(head.poolings, [flow])
     run.train(trainer, "flow", run.encoder(flowed, encoder))

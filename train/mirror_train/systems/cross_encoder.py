@@ -187,13 +187,13 @@ def pair_trainer(
     `tokenize` takes the 2n texts of a batch, n and then their partners, and `loss` their
     vectors or logits, in float32, with the targets [n].
     """
-    from mirror_train.training.labelled import LabelledSteps
+    from mirror_train.training.labelled import labelled_steps
 
     run.base.check_length(recipe.max_length)
     run.processes.own_rows(recipe.batch_size)
     batches = TaskBatches("pairs", rows, recipe.batch_size, (run.config.seed,))
     total = recipe.steps or math.ceil(recipe.epochs * len(rows) / recipe.batch_size)
-    steps = LabelledSteps(
+    steps = labelled_steps(
         total,
         lambda step: [batches[step]],
         tokenize,

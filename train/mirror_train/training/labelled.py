@@ -29,7 +29,7 @@ from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.training.loop import Selection, Trainer, TrainingStats, adamw
 from mirror_train.training.run import Run, TuneReport, begun
 from mirror_train.training.run_config import TrainConfig
-from mirror_train.training.steps import Part
+from mirror_train.training.steps import Part, Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class TaskModel:
         def loss(task: str, z: Tensor, targets: Tensor) -> Tensor:
             return factors[task] * self.layers[task].loss(z, targets)
 
-        steps = LabelledSteps(total, batches, inputs, loss, run.processes)
+        steps = labelled_steps(total, batches, inputs, loss, run.processes)
         return run.trainer(steps, self.head, self.modules, run.config.recipe, **options)
 
     def write(
@@ -158,36 +158,29 @@ def head_of(base: Pretrained, pooling: PoolingMode | Literal["auto"]) -> Head:
     return head
 
 
-class LabelledSteps:
-    """The steps of a run on labelled rows: each has a part for every batch of a task.
+def labelled_steps(
+    total: int,
+    batches: Callable[[int], list[TaskBatch]],
+    inputs: Callable[[list[str]], RaggedTokens | Tensor],
+    loss: Callable[[str, Tensor, Tensor], Tensor],
+    processes: Processes,
+) -> Steps:
+    """Return the steps of a run on labelled rows: each has a part for every batch of a task.
 
     `batches` maps a step to its batches, `inputs` the texts of a batch to their tokens, or to
     vectors that are known already, and `loss` the task, the vectors of its texts, in float32, and
     its targets to a scalar. In a process of several, each takes its share of the rows.
     """
 
-    def __init__(
-        self,
-        total: int,
-        batches: Callable[[int], list[TaskBatch]],
-        inputs: Callable[[list[str]], RaggedTokens | Tensor],
-        loss: Callable[[str, Tensor, Tensor], Tensor],
-        processes: Processes,
-    ) -> None:
-        self._total, self._batches, self._processes = total, batches, processes
-        self._inputs, self._loss = inputs, loss
+    def of(batch: TaskBatch, z: Tensor) -> Tensor:
+        return loss(batch.task, z.float(), torch.from_numpy(batch.targets).to(z.device))
 
-    def __len__(self) -> int:
-        return self._total
+    def parts(step: int) -> Iterator[Part]:
+        for batch in batches(step):
+            own = batch.share(processes)
+            yield Part(inputs(own.texts), partial(of, own))
 
-    def __getitem__(self, step: int) -> Iterator[Part]:
-        for batch in self._batches(step):
-            own = batch.share(self._processes)
-            yield Part(self._inputs(own.texts), partial(self._of, own))
-
-    def _of(self, batch: TaskBatch, z: Tensor) -> Tensor:
-        targets = torch.from_numpy(batch.targets).to(z.device)
-        return self._loss(batch.task, z.float(), targets)
+    return Steps(total, parts)
 
 
 def train_tasks(

@@ -187,7 +187,7 @@ class Run:
             trainer.selection = self._selection = Selection(rho, self.config.evaluate_every)
         done = self._checkpoint.step if self._checkpoint else 0
         bar = progress_bar(
-            len(trainer.steps), self.shows_bars, unit="step", desc=what, initial=done
+            trainer.steps.total, self.shows_bars, unit="step", desc=what, initial=done
         )
 
         def on_step(loss: float) -> None:
