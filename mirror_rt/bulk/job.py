@@ -67,11 +67,6 @@ class JobFolder:
             self._count(vectors, counts)
 
     @property
-    def rows(self) -> int:
-        """Number of texts in the finished windows."""
-        return self.counts.rows
-
-    @property
     def is_complete(self) -> bool:
         """Return whether the output only has to be moved to its place."""
         return (self.folder / _COMPLETE).is_file()
