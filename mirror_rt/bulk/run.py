@@ -140,7 +140,8 @@ def _encode_rest(config: BulkConfig, spec: EncoderSpec, job: JobFolder, progress
     for window, encoded in _encoded(config, spec, progress, skip=job.parts):
         if window.start != job.counts.rows:
             raise DataError(
-                f"{job.folder} has {job.counts.rows} rows of {window.start}: start anew with --overwrite"
+                f"{job.folder} has {job.counts.rows} rows of {window.start}: start anew with "
+                "--overwrite"
             )
         job.save(encoded.embeddings, window.ids, RowCounts.of(window, encoded))
     _check_texts(config, job.counts)

@@ -76,8 +76,6 @@ class Export(Invocation):
 
     def settings(self, model: str) -> ExportConfig:
         """Return the settings for a model."""
-        return self.config.make(model=model, parity_texts=_texts(self.parity_texts))
-
-
-def _texts(path: Path | None) -> list[str] | None:
-    return None if path is None else read_texts(path)
+        path = self.parity_texts
+        texts = None if path is None else read_texts(path)
+        return self.config.make(model=model, parity_texts=texts)

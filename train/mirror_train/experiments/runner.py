@@ -23,7 +23,6 @@ from mirror_rt.errors import DataError, MirrorError
 from mirror_rt.evaluation.models import EvaluatedEncoder, EvaluatedModel
 from mirror_rt.evaluation.run import evaluate_sets
 from mirror_rt.evaluation.static_vectors import StaticVectors
-from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_rt.io.atomic import path_sha256, write_json
 from mirror_rt.kept_work import Identity
 from mirror_train.compute.precision import resolve_device, resolve_precision
@@ -129,18 +128,14 @@ def _seconds_left(tasks: list[_Task], found: dict[Path, Run | None]) -> float:
     return (sum(runs.values()) - done) * seconds / done if done else float("nan")
 
 
-def _hashes(one: EvaluationSet) -> str:
-    """Return the hashes of the files of a set, in one string."""
-    return " ".join(path_sha256(path) for path in (one.path, *one.further))
-
-
 class _Runner:
     """Plans the runs of a study, and trains and measures each."""
 
     def __init__(self, study: Study, config: StudyConfig, open_model: Opener) -> None:
         self._study, self._config, self._open = study, config, open_model
+        files = {f"{one.suite}/{one.name}": (one.path, *one.further) for one in study.sets}
         self._setting = run_setting(config) | {
-            "sets": {f"{one.suite}/{one.name}": _hashes(one) for one in study.sets},
+            "sets": {name: " ".join(map(path_sha256, files[name])) for name in files},
             "code": product_code(),
             "bootstrap": [config.samples, config.seed] if config.samples else None,
             **study.setting,
