@@ -28,7 +28,7 @@ from mirror_train.training.checkpoint import (
     Interrupted,
     deferred_interrupt,
 )
-from mirror_train.training.gradient_caching import GradCache
+from mirror_train.training.gradient_caching import backward_in_chunks
 from mirror_train.training.movement import Neighbours, rate_factor
 from mirror_train.training.steps import Part, Steps
 
@@ -218,11 +218,12 @@ class Trainer:
         self.stats.padded_tokens += padded
         if self.max_rows is None:
             return self._backward_loss(part.loss(self.forward.embed(tokens, chunks)), step)
-        cache = GradCache(partial(self.forward.embed_chunk, tokens), device=self.forward.device)
-        z = in_order(cache.first_pass(chunks), chunks)
-        value = self._backward_loss(part.loss(z), step)
-        cache.second_pass()
-        return value
+        return backward_in_chunks(
+            partial(self.forward.embed_chunk, tokens),
+            chunks,
+            lambda parts: self._backward_loss(part.loss(in_order(parts, chunks)), step),
+            device=self.forward.device,
+        )
 
     def _backward_loss(self, loss: Tensor, step: int) -> float:
         # The mean is not finite in all processes where it is not in one, so that all stop.
