@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import hashlib
+import inspect
 import json
 import shutil
 import time
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import mirror_rt
+import mirror_train
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.child_process import give_task, how_it_ended, read_reply, start_child
 from mirror_rt.diagnostics.benchmarking import peak_memory_mb
@@ -23,12 +29,17 @@ from mirror_rt.errors import DataError, MirrorError
 from mirror_rt.evaluation.models import EvaluatedEncoder, EvaluatedModel
 from mirror_rt.evaluation.run import evaluate_sets
 from mirror_rt.evaluation.static_vectors import StaticVectors
-from mirror_rt.io.atomic import path_sha256, write_json
+from mirror_rt.io.atomic import path_sha256, sha256, write_json
 from mirror_rt.kept_work import Identity
 from mirror_train.compute.precision import resolve_device, resolve_precision
-from mirror_train.experiments.code_identity import own_code, product_code
 from mirror_train.experiments.study import Row, Run, Study, StudyConfig
 from mirror_train.training.run_config import RunConfig
+
+# Folders of the packages from which nothing comes that trains or measures a model.
+_ELSEWHERE = {"adapters", "bulk", "cli", "client", "compat", "diagnostics", "experiments",
+              "reranking", "server", "triton", "__pycache__"}  # fmt: skip
+_CODE = (".py", ".so", ".pyd", ".toml")
+_ROOTS = tuple(Path(str(one.__file__)).parent for one in (mirror_rt, mirror_train))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,3 +273,34 @@ def describe_data(data: dict[str, Any]) -> str:
         return f"{data['source']}, {data.get('strings', data.get('rows', 0)):,}"
     parts = [describe_data(part) for part in data.values() if isinstance(part, dict)]
     return "; ".join(part for part in parts if part)
+
+
+def product_code() -> dict[str, str]:
+    """Return the version, and a digest of the files that train and measure models."""
+    digest = hashlib.sha256()
+    for root in _ROOTS:
+        for path in sorted(root.rglob("*")):
+            name = path.relative_to(root)
+            if path.suffix in _CODE and name.parts[0] not in _ELSEWHERE:
+                digest.update(f"{name.as_posix()} {sha256(path)}\n".encode())
+    return {"mirror_rt": mirror_rt.__version__, "files": digest.hexdigest()}
+
+
+def own_code(train: Any) -> list[str]:
+    """Return the digests of the files of the functions that train a row, beside `product_code`."""
+    return sorted({sha256(path) for path in _files(train)})
+
+
+def _files(value: Any) -> Iterator[Path]:
+    if isinstance(value, functools.partial):
+        for part in (value.func, *value.args, *value.keywords.values()):
+            yield from _files(part)
+    elif isinstance(value, types.FunctionType | types.MethodType | type):
+        try:
+            path = Path(str(inspect.getsourcefile(value))).resolve()
+        except TypeError:  # a class of C
+            return
+        inside = [root for root in _ROOTS if path.is_relative_to(root)]
+        known = inside and path.relative_to(inside[0]).parts[0] not in _ELSEWHERE
+        if path.is_file() and not known:
+            yield path

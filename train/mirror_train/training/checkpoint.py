@@ -19,7 +19,7 @@ import torch
 from mirror_rt.errors import ConfigError
 from mirror_rt.io.atomic import new_file
 from mirror_rt.kept_work import Identity
-from mirror_train.compute.pickles import refuse_compressed
+from mirror_train.model.dense import refuse_compressed
 from mirror_train.training.run_config import beside, check_same_run, left_over
 
 _FORMAT = 2  # of the fields of Checkpoint
