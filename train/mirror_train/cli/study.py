@@ -106,18 +106,9 @@ class _Systems:
     ] = None
     config: Annotated[
         Given[SystemsConfig],
-        Group(
-            only=(
-                "seed",
-                "max_steps",
-                "learning_rate",
-                "samples",
-                "select",
-                "evaluate_every",
-                "supervised",
-            )
-        ),
-    ]
+        Group(only=("seed", "max_steps", "learning_rate", "samples", "select", "evaluate_every",
+                    "supervised")),
+    ]  # fmt: skip
     no_export: Annotated[bool, Help("evaluate with PyTorch, not through bundles")] = False
 
 
