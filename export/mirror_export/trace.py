@@ -15,8 +15,7 @@ from mirror_export.cross_encoder import TorchScores, parity_pairs
 from mirror_export.graph.torch_export import export_graph
 from mirror_export.graph.weight_table import ModuleWeights, table_of
 from mirror_export.load import Loaded
-from mirror_export.parity import PARITY_BATCH
-from mirror_export.sample import parity_texts
+from mirror_export.parity import PARITY_BATCH, parity_texts
 from mirror_rt import Manifest
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.families import FAMILIES, GENERIC, family_of, takes_token_types

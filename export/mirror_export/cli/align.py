@@ -11,7 +11,7 @@ from mirror_rt.cli.parsing.options import Help
 from mirror_rt.io.tables import shown
 
 if TYPE_CHECKING:
-    from mirror_export.pack.dictionary_maps import Alignment
+    from mirror_export.pack.align import Alignment
 
 
 @dataclass(frozen=True, kw_only=True)
