@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -222,25 +223,18 @@ def _tell(result: LanguageResult) -> None:
 
 
 def _row(result: LanguageResult) -> list[str]:
+    def both(name: str, digits: int) -> str:
+        figures = [attrgetter(name)(one) for one in (result.before, result.after) if one]
+        known = len(figures) == 2 and None not in figures
+        return " -> ".join(f"{figure:.{digits}f}" for figure in figures) if known else "-"
+
     names = ("isotropy_score_normalized", "mean_cosine", "uniformity")
-    before, after = result.before, result.after
-    geometry = ["-"] * len(names)
-    if before and after:
-        geometry = [
-            f"{getattr(before.geometry, name):.2f} -> {getattr(after.geometry, name):.2f}"
-            for name in names
-        ]
-    figures = dict.fromkeys(("synonyms", "score"), "-")
-    for name in figures if before and after else ():
-        first, last = getattr(before, name), getattr(after, name)
-        if first is not None and last is not None:
-            figures[name] = f"{first:.3f} -> {last:.3f}"
     return [
         result.language,
         result.model,
         *("-" if count is None else str(count) for count in (result.strings, result.steps)),
         "-" if result.seconds is None else f"{result.seconds:.1f}",
-        *geometry,
-        *figures.values(),
+        *(both(f"geometry.{name}", 2) for name in names),
+        *(both(name, 3) for name in ("synonyms", "score")),
         result.status if result.error is None else f"failed: {result.error}",
     ]

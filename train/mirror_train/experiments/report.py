@@ -116,7 +116,9 @@ class Report:
             cells.append(self.verdict(row))
         if self._study.isolated:
             failed = next((f"failed: {run.error}" for run in runs if run.error), "")
-            cells = [failed or runs[0].data or "-", *cells, _seconds(row, runs), _memory(runs)]
+            untimed = row.train is None or runs[0].error
+            took = "-" if untimed else f"{runs[0].seconds:.0f} s"
+            cells = [failed or runs[0].data or "-", *cells, took, _memory(runs)]
         return [row.label, *cells]
 
     def _titles(self, measure: Measure) -> list[str]:
@@ -266,10 +268,6 @@ def machine_facts(config: StudyConfig) -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "mirror_rt": __version__,
     }
-
-
-def _seconds(row: Row, runs: list[Run]) -> str:
-    return "-" if row.train is None or runs[0].error else f"{runs[0].seconds:.0f} s"
 
 
 def _memory(runs: list[Run]) -> str:
