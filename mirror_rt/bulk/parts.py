@@ -81,7 +81,11 @@ class PartWriter:
             self.output.new_file(block.part) as file,
         ):
             record = self._write(file, batches, on_run, {**block.source, "job": self.job})
-            _check_unchanged(block, record["rows"])
+            now = block.file.folder.file(block.file.name)
+            if now != block.file or block.rows not in (None, record["rows"]):
+                raise DataError(
+                    f"{block.file} was changed while it was read: encode it again, with --resume"
+                )
         return record
 
     def _write(
@@ -134,12 +138,6 @@ def _check_pages(file: StoredFile) -> None:
                 pass
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(f"{file} is damaged: {error}") from error
-
-
-def _check_unchanged(block: Block, rows: int) -> None:
-    file = block.file
-    if file.folder.file(file.name) != file or block.rows not in (None, rows):
-        raise DataError(f"{file} was changed while it was read: encode it again, with --resume")
 
 
 def open_output(output: Folder, plan: Identity, *, resume: bool, overwrite: bool) -> None:
