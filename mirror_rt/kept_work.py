@@ -32,7 +32,7 @@ class Identity:
 
     def differences(self, kept: Mapping[str, Any]) -> Iterator[str]:
         """Yield in words each value, by order of the names, that differs from that of kept work."""
-        before, now = (json.loads(json.dumps(one)) for one in (kept, self.values))
+        before, now = (json.loads(json.dumps(one, default=repr)) for one in (kept, self.values))
         for name in sorted(before.keys() | now.keys()):
             if before.get(name) != now.get(name):
                 yield f"{name} was {before.get(name)!r}, now {now.get(name)!r}"
