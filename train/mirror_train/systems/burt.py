@@ -107,7 +107,9 @@ def plan_batches(
     without them, over the largest task.
     """
     order = turns(recipe.objectives)
-    of = {name: _batches_of(name, tasks, recipe, seed) for name in recipe.objectives}
+    of: dict[str, TaskBatches | NegativeSampling] = {
+        name: _batches_of(name, tasks, recipe, seed) for name in recipe.objectives
+    }
     longest = max(
         math.ceil(len(of[name]) / recipe.batch_size) * len(order) / order.count(name)
         for name in (["nli"] if "nli" in of else [*of])
