@@ -32,6 +32,7 @@ from mirror_rt.bulk.reading import count_records
 from mirror_rt.bulk.workers import _interrupts_held
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.kept_work import Identity
 from rounding import NORM_ERROR, RUN_ERROR
 from tiers import tiers
 
@@ -398,7 +399,7 @@ def test_two_jobs_of_one_output(bundle, tmp_path):
     from mirror_rt.bulk.job import open_job
 
     source, output = many(tmp_path, 10), tmp_path / "v.npy"
-    with open_job(output, {}, with_ids=True, resume=False, overwrite=False):
+    with open_job(output, Identity({}), with_ids=True, resume=False, overwrite=False):
         with pytest.raises(OutputExistsError, match="another process is at work on it"):
             encode_file(config(bundle, source, output, resume=True))
         assert (tmp_path / "v.npy.partial" / "job.json").is_file()
