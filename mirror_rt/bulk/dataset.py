@@ -108,10 +108,8 @@ def merge_manifest(config: DatasetConfig) -> dict[str, Any]:
     output = Folder.at(config.output)
     blocks, plan = find_blocks(config.input, outside=output), read_plan(output)
     found = find_bundle(config.model, config.load).folder
-    asked = {
-        "bundle": digest_of(found, verified=config.load.verify),
-        "text_field": config.text_field,
-    }
+    digest = digest_of(found, verified=config.load.verify)
+    asked = {"bundle": digest, "text_field": config.text_field}
     refuse_other_plan(output, plan, Identity({**plan.values, **asked}))
     return write_manifest(output, blocks, pages=True)
 

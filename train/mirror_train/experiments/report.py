@@ -116,8 +116,7 @@ class Report:
             cells.append(self.verdict(row))
         if self._study.isolated:
             failed = next((f"failed: {run.error}" for run in runs if run.error), "")
-            untimed = row.train is None or runs[0].error
-            took = "-" if untimed else f"{runs[0].seconds:.0f} s"
+            took = "-" if row.train is None or runs[0].error else f"{runs[0].seconds:.0f} s"
             cells = [failed or runs[0].data or "-", *cells, took, _memory(runs)]
         return [row.label, *cells]
 
