@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from mirror_export.sample import parity_texts
+from mirror_export.parity import parity_texts
 from mirror_rt import Encoder, Manifest
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.inference.load_options import LoadOptions

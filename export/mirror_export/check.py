@@ -33,12 +33,9 @@ class Candidate:
 
 
 def check(candidate: Candidate) -> Variant:
-    """Compare a variant with PyTorch; return it with its parity.
+    """Compare a variant with PyTorch; return it with its parity, or raise a ParityError.
 
     Layers that int8 harms are put into float32, where it fails its gate.
-
-    Raises:
-        ParityError: the gate is failed, and the export is not forced.
     """
     traced, name = candidate.traced, candidate.name
     compared, report = _compared(candidate)

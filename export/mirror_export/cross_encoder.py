@@ -21,11 +21,7 @@ _APART = (1, 7, 31)
 
 
 def read_head(pretrained: Pretrained) -> Head:
-    """Return the head of a loaded classifier.
-
-    Raises:
-        ModelError: the head of the family is not known, or an activation has no implementation.
-    """
+    """Return the head of a loaded classifier; ModelError for one that cannot be run."""
     model, described = pretrained.classifier, pretrained.description
     assert model is not None
     family = family_of(model)

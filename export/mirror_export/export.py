@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 from contextlib import closing
-from dataclasses import dataclass
 
 from mirror_export.check import Candidate, check
 from mirror_export.config import ExportConfig
@@ -18,14 +17,6 @@ from mirror_rt.bundle.model_card import write_model_card
 from mirror_rt.encoding.model_cache import give_back_memory
 from mirror_rt.io.atomic import new_folder, write_json
 from mirror_rt.progress import ProgressBar, progress_bar
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A bundle in the making whose variants are all compared with PyTorch."""
-
-    traced: Traced
-    variants: dict[str, Variant]
 
 
 def export_bundle(config: ExportConfig, *, show_progress_bar: bool | None = None) -> Manifest:
@@ -65,7 +56,7 @@ def export_bundle(config: ExportConfig, *, show_progress_bar: bool | None = None
             for name, variant in variants.items():
                 _next(bar, f"comparing {name} with PyTorch")
                 variants[name] = check(Candidate(traced, name, variant))
-            manifest = _write(Checked(traced, variants))
+            manifest = _write(traced, variants)
             bar.update(1)
     return manifest
 
@@ -75,13 +66,12 @@ def _next(bar: ProgressBar, stage: str) -> None:
     bar.set_postfix_str(stage)
 
 
-def _write(checked: Checked) -> Manifest:
-    """Write the manifest and the card of a bundle, and remove what does not belong to it."""
-    folder, variants = checked.traced.folder, checked.variants
+def _write(traced: Traced, variants: dict[str, Variant]) -> Manifest:
+    """Write the manifest and the card of a bundle, and remove files that do not belong to it."""
+    folder = traced.folder
     remove_others(folder, variants.values())
-    manifest = dataclasses.replace(
-        checked.traced.manifest, variants=variants, files=record_files(folder)
-    )
+    files = record_files(folder)
+    manifest = dataclasses.replace(traced.manifest, variants=variants, files=files)
     if manifest.native is not None and manifest.native.file not in manifest.files:
         manifest = dataclasses.replace(manifest, native=None)
     write_json(folder / Layout.manifest, manifest.to_dict())

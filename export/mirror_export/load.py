@@ -27,7 +27,7 @@ logger = logging.getLogger("mirror_export")
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A model to export, of which it is known what its folder declares."""
+    """A model to export, found and described, but not loaded."""
 
     config: ExportConfig
     source: Source
@@ -53,11 +53,7 @@ class Loaded:
 
 
 def wanted_variants(config: ExportConfig) -> list[str]:
-    """Return the names of the variants to write, those in `KINDS`.
-
-    Raises:
-        ConfigError: there are none, or a precision is for none of the targets.
-    """
+    """Return the names of the variants to write, those in `KINDS`."""
     if not config.precisions or not config.targets:
         raise ConfigError("at least one precision and one target are needed")
     if "int8" in config.precisions and not {"cpu", "native"} & set(config.targets):
@@ -86,7 +82,7 @@ def describe(config: ExportConfig) -> Described:
 
 
 def load(described: Described) -> Loaded:
-    """Load a model, and choose what its bundle will be."""
+    """Load a model, and choose the head and the manifest of its bundle."""
     config = described.config
     pretrained = described.source.load(classifier=config.pooling == "auto")
     own = None if pretrained.classifier is None else read_head(pretrained)

@@ -1,4 +1,4 @@
-"""Trace a model into the float32 graph of a bundle, and keep what the graphs are compared with."""
+"""Trace a model into the float32 graph of a bundle, and encode the texts to compare it on."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from mirror_export.cross_encoder import TorchScores, parity_pairs
 from mirror_export.graph.torch_export import export_graph
 from mirror_export.graph.weight_table import ModuleWeights, table_of
 from mirror_export.load import Loaded
-from mirror_export.parity import PARITY_BATCH
-from mirror_export.sample import parity_texts
+from mirror_export.parity import PARITY_BATCH, parity_texts
 from mirror_rt import Manifest
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.families import FAMILIES, GENERIC, family_of, takes_token_types
@@ -46,7 +45,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A bundle in the making with its float32 graph, and what is kept of the PyTorch model.
+    """A bundle in the making with its float32 graph, and the results of the PyTorch model.
 
     Attributes:
         config: what to export.

@@ -15,7 +15,6 @@ from mirror_rt.adapters.ray_cluster import connected
 from mirror_rt.bulk.options import DatasetConfig, parse_shard
 from mirror_rt.bulk.parts import (
     PartWriter,
-    digest_of_plan,
     open_output,
     read_plan,
     refuse_parts,
@@ -29,6 +28,7 @@ from mirror_rt.bulk.progress import JobReport, Progress, told_how_to_resume
 from mirror_rt.bulk.reading import Block, find_blocks
 from mirror_rt.bundle.identity import digest_of
 from mirror_rt.io.storage import Folder
+from mirror_rt.kept_work import Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +69,13 @@ def encode_dataset(config: DatasetConfig) -> DatasetReport:
         return _encode(config, ray_engine.plan_of_worker(config), ray_engine.encode_with_ray)
 
 
-def _encode(config: DatasetConfig, plan: dict[str, Any], engine: _Engine) -> DatasetReport:
+def _encode(config: DatasetConfig, plan: Identity, engine: _Engine) -> DatasetReport:
     """Let an engine encode the blocks of the shard that have no whole part of the plan's job."""
     index, count = parse_shard(config.shard)
     output = Folder.at(config.output)
     blocks = find_blocks(config.input, outside=output)
     open_output(output, plan, resume=config.resume, overwrite=config.overwrite)
-    mine, job = blocks[index::count], digest_of_plan(plan)
+    mine, job = blocks[index::count], plan.digest
     parts = whole_parts(output, mine, job)
     if not config.resume:
         refuse_parts(output, mine, parts)
@@ -108,11 +108,9 @@ def merge_manifest(config: DatasetConfig) -> dict[str, Any]:
     output = Folder.at(config.output)
     blocks, plan = find_blocks(config.input, outside=output), read_plan(output)
     found = find_bundle(config.model, config.load).folder
-    asked = {
-        "bundle": digest_of(found, verified=config.load.verify),
-        "text_field": config.text_field,
-    }
-    refuse_other_plan(output, plan, plan | asked)
+    digest = digest_of(found, verified=config.load.verify)
+    asked = {"bundle": digest, "text_field": config.text_field}
+    refuse_other_plan(output, plan, Identity({**plan.values, **asked}))
     return write_manifest(output, blocks, pages=True)
 
 

@@ -26,6 +26,7 @@ from mirror_rt.bulk.plan import refuse_other_plan
 from mirror_rt.errors import DataError, OutputExistsError
 from mirror_rt.io.atomic import check_free, check_space, new_file, write_json
 from mirror_rt.io.vectors import open_sink, output_files
+from mirror_rt.kept_work import Identity
 from mirror_rt.pipeline.results import RowCounts
 from mirror_rt.vectors.quantization import Embeddings
 
@@ -64,11 +65,6 @@ class JobFolder:
                 logger.warning("%s: going on with the texts of this part", error)
                 return
             self._count(vectors, counts)
-
-    @property
-    def rows(self) -> int:
-        """Number of texts in the finished windows."""
-        return self.counts.rows
 
     @property
     def is_complete(self) -> bool:
@@ -135,13 +131,13 @@ class JobFolder:
 
 @contextlib.contextmanager
 def open_job(
-    output: Path, plan: dict[str, Any], *, with_ids: bool, resume: bool, overwrite: bool
+    output: Path, plan: Identity, *, with_ids: bool, resume: bool, overwrite: bool
 ) -> Iterator[JobFolder]:
     """Open and lock the job folder of an output; on an error, remove it if no part is finished.
 
     Args:
         output: path of the final file.
-        plan: JSON values that are equal exactly when the output would be the same.
+        plan: what decides the output.
         with_ids: whether rows have ids of their own.
         resume: whether to go on with an unfinished job, if there is one.
         overwrite: replace an existing output and (without `resume`) an unfinished job.
@@ -164,12 +160,13 @@ def open_job(
         _lock(lock, job.folder)
         try:
             if resumes:
-                _check_plan(job.folder, plan)
+                if (kept := job.folder / _JOB).is_file():  # else killed as its folder was removed
+                    refuse_other_plan(job.folder, Identity.read(kept.read_bytes(), kept), plan)
                 if not job.is_complete:
                     job.count_parts()
             else:
                 _clear(job.folder, keep=[job.folder / _LOCK])
-                write_json(job.folder / _JOB, plan)
+                write_json(job.folder / _JOB, plan.values)
             yield job
         except BaseException:
             if job.folder.exists() and not resumes and job.parts == 0:
@@ -193,16 +190,6 @@ def _is_begun(folder: Path) -> bool:
     if names and not {_JOB, _COMPLETE} & names:
         raise DataError(f"{folder} is in the way: it is not the folder of an unfinished job")
     return bool(names - {_JOB})
-
-
-def _check_plan(folder: Path, plan: dict[str, Any]) -> None:
-    if not (folder / _JOB).is_file():  # killed while a complete job was being removed
-        return
-    try:
-        before = json.loads((folder / _JOB).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{folder / _JOB} is damaged: {error}") from error
-    refuse_other_plan(folder, before, plan)
 
 
 def _lock(file: IO[bytes], folder: Path) -> None:

@@ -7,7 +7,6 @@ a task that was started anew, is the same file, and no row is ever doubled.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +27,7 @@ from mirror_rt.errors import DataError, OutputExistsError, require
 from mirror_rt.io.arrow import open_parquet
 from mirror_rt.io.atomic import files_under
 from mirror_rt.io.storage import Folder, StoredFile
+from mirror_rt.kept_work import Identity
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.results import COUNTED, RowCounts
 from mirror_rt.tokens.padding import PaddedBatch
@@ -45,7 +45,7 @@ class PartWriter:
     Attributes:
         output: folder of the parts.
         encoder: makes the vectors, and chooses the columns.
-        job: digest of the job (`digest_of_plan`).
+        job: digest of the job's plan.
         rows: most rows that are encoded together.
     """
 
@@ -56,17 +56,14 @@ class PartWriter:
 
     @classmethod
     def open(cls, config: DatasetConfig, job: str) -> PartWriter:
-        """Load the encoder of a job.
-
-        Raises:
-            DataError: it would make other vectors here, because the bundle, mirror_rt, the engine
-                or the provider is another one.
-        """
+        """Load the encoder of a job; DataError if it would make other vectors here."""
         folder = config.load.find(config.model)
 
         def load() -> Encoder:
-            if digest_of_plan(plan := dataset_plan(config)) != job:
-                raise DataError(f"this process would make other vectors than the job's: {plan}")
+            if (plan := dataset_plan(config)).digest != job:
+                raise DataError(
+                    f"this process would make other vectors than the job's: {plan.values}"
+                )
             return Encoder._load_whole(folder, config.load)
 
         encoder = load_unchanged(folder, load, Encoder.close)
@@ -77,14 +74,18 @@ class PartWriter:
     def write(
         self, block: Block, on_run: Callable[[PaddedBatch], object] | None = None
     ) -> dict[str, Any]:
-        """Encode a block and write its part; return what the part records of itself."""
+        """Encode a block and write its part; return the part's record."""
         batches = read_block(block, self.encoder.text_column, self.encoder.columns, self.rows)
         with (
             texts_named_in(f"{block.file}, row group {block.group}"),
             self.output.new_file(block.part) as file,
         ):
             record = self._write(file, batches, on_run, {**block.source, "job": self.job})
-            _check_unchanged(block, record["rows"])
+            now = block.file.folder.file(block.file.name)
+            if now != block.file or block.rows not in (None, record["rows"]):
+                raise DataError(
+                    f"{block.file} was changed while it was read: encode it again, with --resume"
+                )
         return record
 
     def _write(
@@ -110,13 +111,8 @@ class PartWriter:
         return record
 
 
-def digest_of_plan(plan: dict[str, Any]) -> str:
-    """Return the SHA-256 of a plan of JSON values."""
-    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
-
-
 def find_part(output: Folder, block: Block, job: str) -> dict[str, Any] | None:
-    """Return what a block's part records of itself; None if it must be encoded (again).
+    """Return the record in a block's part; None if it must be encoded (again).
 
     It must if the part is missing or cut off, or of another job, or if its source was changed. The
     footer is at the end of a file and counts its rows, so a file that was cut off has none.
@@ -144,13 +140,7 @@ def _check_pages(file: StoredFile) -> None:
             raise DataError(f"{file} is damaged: {error}") from error
 
 
-def _check_unchanged(block: Block, rows: int) -> None:
-    file = block.file
-    if file.folder.file(file.name) != file or block.rows not in (None, rows):
-        raise DataError(f"{file} was changed while it was read: encode it again, with --resume")
-
-
-def open_output(output: Folder, plan: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
+def open_output(output: Folder, plan: Identity, *, resume: bool, overwrite: bool) -> None:
     """Record the plan of a job in the folder of its parts, or compare it with the recorded one.
 
     Args:
@@ -170,24 +160,20 @@ def open_output(output: Folder, plan: dict[str, Any], *, resume: bool, overwrite
     for name in files:
         if name == _MANIFEST or _PART.fullmatch(name):
             output.delete(name)
-    _write(output, _JOB, plan)
+    _write(output, _JOB, plan.values)
 
 
-def read_plan(output: Folder) -> dict[str, Any]:
+def read_plan(output: Folder) -> Identity:
     """Return the plan of the job in a folder; DataError if there is none, or it is damaged."""
     file = output.file(_JOB)
     if file is None:
         raise DataError(f"{output} is not the folder of a job: it has no {_JOB}")
-    try:
-        with file.open() as stream:
-            plan: dict[str, Any] = json.loads(stream.read())
-    except ValueError as error:
-        raise DataError(f"{file} is damaged: {error}") from error
-    return plan
+    with file.open() as stream:
+        return Identity.read(stream.read(), file)
 
 
 def whole_parts(output: Folder, blocks: Sequence[Block], job: str) -> dict[str, dict[str, Any]]:
-    """Return what the parts of a job record of themselves, by name, for the blocks that have one.
+    """Return the records of the parts of a job, by name, for the blocks that have one.
 
     A part that is damaged, of another job, or of a source that has changed since, counts as none.
     """
@@ -232,7 +218,7 @@ def write_manifest(output: Folder, blocks: Sequence[Block], *, pages: bool) -> d
         pages: whether to read all parts and compare their pages with the checksums, too.
     """
     plan = read_plan(output)
-    parts = whole_parts(output, blocks, digest_of_plan(plan))
+    parts = whole_parts(output, blocks, plan.digest)
     missing = [block.part for block in blocks if block.part not in parts]
     if missing:
         raise DataError(
@@ -248,14 +234,14 @@ def write_manifest(output: Folder, blocks: Sequence[Block], *, pages: bool) -> d
     if pages:
         with ThreadPoolExecutor() as pool:
             list(pool.map(_check_pages, [files[name] for name in parts]))
-    if output.local is not None:  # what killed processes have left of files that they wrote
+    if output.local is not None:  # unfinished files of killed processes
         for path in files_under(output.local):
             here = path.parent == output.local  # where alone the job and the manifest are
             if fnmatch(path.name, ".*.parquet.*") or (here and fnmatch(path.name, "._*.json.*")):
                 path.unlink(missing_ok=True)
     manifest = {
         "format": "mirror_rt dataset 1",
-        "job": plan,
+        "job": plan.values,
         "blocks": len(parts),
         **total_of(parts).to_dict(),
         "parts": {name: record | {"bytes": files[name].bytes} for name, record in parts.items()},

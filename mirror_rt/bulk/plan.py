@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.openvino.runner import resolve_openvino
 from mirror_rt.inference.providers import CPU, NATIVE, OPENVINO
 from mirror_rt.io.atomic import sha256
+from mirror_rt.kept_work import Identity
 from mirror_rt.pipeline.options import EncodeOptions
 
 _WINDOW_CHARACTERS, _SMALL_MODEL = 2_000_000, 90 << 20
@@ -65,43 +65,38 @@ def _vector_plan(
     }
 
 
-def dataset_plan(config: DatasetConfig) -> dict[str, Any]:
+def dataset_plan(config: DatasetConfig) -> Identity:
     """Return everything that determines the part of a given block, on this machine."""
     described = find_bundle(config.model, config.load)
     digest = digest_of(described.folder, verified=config.load.verify)
-    return {
+    return Identity({
         **_vector_plan(described, digest, config.load, config.options),
         "input": config.input if "://" in config.input else str(Path(config.input).absolute()),
         "text_field": config.text_field,
         "columns": None if config.columns is None else list(config.columns),
         **({"errors": "zero"} if config.options.errors == "zero" else {}),
         "window": config.window,
-    }
+    })  # fmt: skip
 
 
-def file_plan(config: BulkConfig, described: ModelDescription, digest: str) -> dict[str, Any]:
+def file_plan(config: BulkConfig, described: ModelDescription, digest: str) -> Identity:
     """Return everything that determines the bytes of the output, with the bundle `described`.
 
     `digest` is that of the bundle (see `digest_of`).
     """
-    return {
+    return Identity({
         **_vector_plan(described, digest, config.load, config.options),
         "input": sha256(Path(config.input)),
         "text_field": config.text_field,
         "id_field": config.id_field,
         "window": config.window,
-    }
+    })  # fmt: skip
 
 
-def refuse_other_plan(folder: object, before: dict[str, Any], plan: dict[str, Any]) -> None:
+def refuse_other_plan(folder: object, before: Identity, plan: Identity) -> None:
     """Raise DataError, naming a difference, if the job in a folder had another plan."""
-    now = json.loads(json.dumps(plan))
-    for name in now.keys() | before.keys():
-        if before.get(name) != now.get(name):
-            raise DataError(
-                f"{folder} is of another job, {name} was {before.get(name)!r} and is "
-                f"{now.get(name)!r}: start anew with --overwrite, without --resume"
-            )
+    advice = "start anew with --overwrite, without --resume"
+    plan.check(before.values, f"{folder} is of another job", advice, DataError)
 
 
 def _engine(described: ModelDescription, load: LoadOptions) -> tuple[LoadOptions, list[str]]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 from mirror_rt.errors import InvalidTextError, ProcessGroupError
 from mirror_rt.io.atomic import os_reason
@@ -80,14 +80,6 @@ class JobReport:
         return self.counts.invalid
 
 
-class Spent(TypedDict):
-    """Counts and times of a job: see the reports, which have fields of these names."""
-
-    seconds: float
-    tokens: int
-    padding: float
-
-
 class Progress:
     """A progress bar on standard error, which a thread updates while a window is still running.
 
@@ -107,8 +99,8 @@ class Progress:
         self.counter = counter
         self._began = time.perf_counter()
 
-    def spent(self) -> Spent:
-        """Return the seconds of encoding, the tokens that ran, and the share of padding in them."""
+    def spent(self) -> dict[str, Any]:
+        """Return the seconds, tokens and padding of a `JobReport`."""
         _, tokens, padded = self.counter.read()
         return {"seconds": self.seconds, "tokens": tokens, "padding": _padding(tokens, padded)}
 
@@ -137,7 +129,7 @@ def _padding(tokens: int, padded: int) -> float:
 
 @contextmanager
 def told_how_to_resume(saved: Callable[[], str]) -> Iterator[None]:
-    """Add to an error what is saved, which `saved` says, and how to go on; nothing for ""."""
+    """Add to an error how to go on with the finished work that `saved` names, if any."""
     try:
         yield
     except (KeyboardInterrupt, OSError, ProcessGroupError, InvalidTextError) as error:

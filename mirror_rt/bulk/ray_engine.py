@@ -15,19 +15,20 @@ from mirror_rt.bulk.progress import Progress, RunCounter
 from mirror_rt.bulk.reading import Block
 from mirror_rt.errors import DataError, MirrorError, require
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.kept_work import Identity
 
 # The rows of a Ray block: each holds one block of the dataset, so a task that is started anew has
 # few of them to look at again. More blocks would cost the driver memory.
 _MOST_TASKS = 4096
 
 
-def plan_of_worker(config: DatasetConfig) -> dict[str, Any]:
+def plan_of_worker(config: DatasetConfig) -> Identity:
     """Return the plan of a job as a worker makes it: the driver may have other processors."""
     import ray
 
     require("ray.data", extra="ray", purpose="--engine ray")
     of_config = ray.remote(num_cpus=config.worker_cpus, num_gpus=config.worker_gpus)(_plan)
-    plan: dict[str, Any] = ray.get(of_config.remote(config))
+    plan: Identity = ray.get(of_config.remote(config))
     return plan
 
 
@@ -88,7 +89,7 @@ class BlockEncoder:
         return block.part, record, (record["rows"], tokens, padded), None
 
 
-def _plan(config: DatasetConfig) -> dict[str, Any]:
+def _plan(config: DatasetConfig) -> Identity:
     return dataset_plan(_with_resources(config))
 
 

@@ -29,9 +29,6 @@ def iter_records(
 
     The suffix tells the format (`mirror_rt.io.rows.FORMATS`); anything else is read as lines. A
     JSON object without a text has the text None, unless that is an error (`strict`).
-
-    Raises:
-        ConfigError: a field is asked for that lines do not have.
     """
     asked = ("--text-field", None if text_field == JobConfig.text_field else text_field)
     found = row_format(path, asked, ("--id-field", id_field))
@@ -141,7 +138,12 @@ def find_blocks(where: str, *, outside: Folder) -> list[Block]:
     """
     files = find_files(where, FORMATS, files_of_rows, outside=outside)
     with ThreadPoolExecutor(_FOOTERS_AT_A_TIME) as pool:
-        return [block for blocks in pool.map(_blocks_of, files) for block in blocks]
+        groups = pool.map(lambda file: list(row_format(file).groups(file)), files)
+        return [
+            Block(file, i, rows)
+            for file, counts in zip(files, groups, strict=True)
+            for i, rows in enumerate(counts)
+        ]
 
 
 def read_block(block: Block, text: str, columns: Sequence[str] | None, rows: int) -> Iterator[Any]:
@@ -162,7 +164,3 @@ def read_block(block: Block, text: str, columns: Sequence[str] | None, rows: int
         yield from row_format(file).batches(file, block.group, text, wanted, rows)
     except (pyarrow.ArrowException, OSError, OverflowError, UnicodeEncodeError) as error:
         raise DataError(f"{file} cannot be read: {error}") from error
-
-
-def _blocks_of(file: StoredFile) -> list[Block]:
-    return [Block(file, i, rows) for i, rows in enumerate(row_format(file).groups(file))]

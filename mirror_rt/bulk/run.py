@@ -111,10 +111,10 @@ def _encode_resumable(
         resume=config.resume,
         overwrite=config.overwrite,
     ) as job:
-        resumed = job.rows
+        resumed = job.counts.rows
 
         def saved() -> str:
-            return f"{job.rows} texts are saved in {job.folder}" if job.rows else ""
+            return f"{job.counts.rows} texts are saved in {job.folder}" if job.counts.rows else ""
 
         with _progress(config, resumed) as progress, told_how_to_resume(saved):
             if not job.is_complete:
@@ -138,9 +138,10 @@ def _encode_rest(config: BulkConfig, spec: EncoderSpec, job: JobFolder, progress
             "zero, or start anew with --overwrite"
         )
     for window, encoded in _encoded(config, spec, progress, skip=job.parts):
-        if window.start != job.rows:
+        if window.start != job.counts.rows:
             raise DataError(
-                f"{job.folder} has {job.rows} rows of {window.start}: start anew with --overwrite"
+                f"{job.folder} has {job.counts.rows} rows of {window.start}: start anew with "
+                "--overwrite"
             )
         job.save(encoded.embeddings, window.ids, RowCounts.of(window, encoded))
     _check_texts(config, job.counts)

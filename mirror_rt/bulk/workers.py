@@ -58,7 +58,7 @@ class EncoderSpec:
         return cls(described.folder, load, options, digest, window_characters(described, load))
 
     def open(self, counter: RunCounter) -> _EncodeWindows:
-        """Load the encoder, whose texts and tokens are counted; return what encodes with it."""
+        """Load the encoder, whose texts and tokens are counted; return its encoding function."""
         pipeline = load_unchanged(self.folder, self._load, Encoder.close).pipeline
         plan = pipeline.plan(**cast(EncodeKeywords, asdict(self.options)))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from mirror_rt.bundle.known_models import KnownModel, known_models
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Help
-from mirror_rt.io.tables import text_table
+from mirror_rt.io.tables import shown
 
 _HEADER = ["model", "loads", "dimension", "tokens", "languages", "license", "GB", "note"]
 
@@ -34,12 +33,8 @@ class Models(Invocation):
 
     def run(self) -> None:
         found = [one for one in known_models() if self.loads in (None, one.road)]
-        if self.json:
-            values = [_facts(model) for model in found]
-            print(json.dumps(values, indent=2, ensure_ascii=False))
-        else:
-            rows = [[str(value) for value in _facts(model).values()] for model in found]
-            print(text_table(_HEADER, rows))
+        facts = [_facts(model) for model in found]
+        print(shown(facts, _HEADER, lambda row: [*map(str, row.values())], self.json))
 
 
 def _facts(model: KnownModel) -> dict[str, str | int | float]:

@@ -1,13 +1,25 @@
-"""Write the rows of a table for a terminal and in Markdown."""
+"""Write the rows of a table for a terminal, in Markdown and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 
 def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Format columns as wide as their widest cells; the last column is not padded."""
     return _in_columns([header, *rows])
+
+
+def shown(
+    found: Sequence[Any], header: Sequence[str], row: Callable[[Any], Sequence[str]], as_json: bool
+) -> str:
+    """Return values or dataclasses as a table with a `row` of each, or as JSON with all fields."""
+    if not as_json:
+        return text_table(header, map(row, found))
+    return json.dumps(found, indent=2, ensure_ascii=False, default=dataclasses.asdict)
 
 
 def text_fields(rows: Iterable[Sequence[str]]) -> str:

@@ -32,6 +32,7 @@ from mirror_rt.bulk.reading import count_records
 from mirror_rt.bulk.workers import _interrupts_held
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.kept_work import Identity
 from rounding import NORM_ERROR, RUN_ERROR
 from tiers import tiers
 
@@ -368,15 +369,15 @@ def test_a_job_of_something_else_is_refused(bundle, tmp_path, monkeypatch):
         interrupt_after(patch, 1, OSError("gone"))
         encode_file(config(bundle, source, output, window=100))
     for change, message in (
-        ({"window": 50}, "window was 100 and is 50"),
-        ({"options": {"truncate_dim": 8}}, "truncate_dim was None and is 8"),
-        ({"id_field": None}, "id_field was 'id' and is None"),
+        ({"window": 50}, "window was 100, now 50"),
+        ({"options": {"truncate_dim": 8}}, "truncate_dim was None, now 8"),
+        ({"id_field": None}, "id_field was 'id', now None"),
     ):
         with pytest.raises(DataError, match=message):
             encode_file(config(bundle, source, output, **({"window": 100} | change), resume=True))
     text = source.read_text()
     source.write_text(text.replace("river 299", "river 298"))
-    with pytest.raises(DataError, match=r"v.npy.partial is of another job, input was '\w+' and is"):
+    with pytest.raises(DataError, match=r"v.npy.partial is of another job: input was '\w+', now"):
         encode_file(config(bundle, source, output, window=100, resume=True))
     source.write_text(text)
     part = next((tmp_path / "v.npy.partial").glob("part-*"))
@@ -398,7 +399,7 @@ def test_two_jobs_of_one_output(bundle, tmp_path):
     from mirror_rt.bulk.job import open_job
 
     source, output = many(tmp_path, 10), tmp_path / "v.npy"
-    with open_job(output, {}, with_ids=True, resume=False, overwrite=False):
+    with open_job(output, Identity({}), with_ids=True, resume=False, overwrite=False):
         with pytest.raises(OutputExistsError, match="another process is at work on it"):
             encode_file(config(bundle, source, output, resume=True))
         assert (tmp_path / "v.npy.partial" / "job.json").is_file()

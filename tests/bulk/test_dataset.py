@@ -196,7 +196,7 @@ def test_other_jobs_and_folders_are_refused(bundle, dataset, tmp_path):
     encode_dataset(config(bundle, dataset, out))
     with pytest.raises(OutputExistsError, match="7 of the 7 parts: go on with --resume"):
         encode_dataset(config(bundle, dataset, out))
-    with pytest.raises(DataError, match="columns was None and is"):
+    with pytest.raises(DataError, match="columns was None, now"):
         encode_dataset(config(bundle, dataset, out, columns=("id",), resume=True))
     encode_dataset(config(bundle, dataset / "d.csv", out, columns=("id",), overwrite=True))
     assert set(contents(out)) == {"_job.json", "d.csv-00000.parquet"}

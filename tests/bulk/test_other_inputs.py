@@ -36,7 +36,7 @@ def test_files_of_the_same_names_in_another_folder(bundle, tmp_path, options):
     out = tmp_path / "out"
     encode_dataset(DatasetConfig(str(bundle), str(tmp_path / "a"), str(out)))
     before = contents(out)
-    with pytest.raises(DataError, match=r"is of another job, input was .*/a' and is .*/b'"):
+    with pytest.raises(DataError, match=r"is of another job: input was .*/a', now .*/b'"):
         encode_dataset(DatasetConfig(str(bundle), str(tmp_path / "b"), str(out), **options))
     assert contents(out) == before
 

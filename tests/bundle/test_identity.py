@@ -86,7 +86,7 @@ def test_a_job_is_not_resumed_with_other_weights(published, tmp_path, cli):
     change(published / WEIGHTS)
     done = cli(*job, "--errors", "nan", "--resume")
     assert done.code != 0
-    assert "is of another job, bundle was" in done.err
+    assert "is of another job: bundle was" in done.err
     assert not out.exists()
 
 

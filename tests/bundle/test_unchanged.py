@@ -11,7 +11,7 @@ import pytest
 
 from mirror_rt import BundleError, BundleIntegrityError, Encoder, LanguagePack, Predictor, Reranker
 from mirror_rt.bulk.options import DatasetConfig
-from mirror_rt.bulk.parts import PartWriter, digest_of_plan
+from mirror_rt.bulk.parts import PartWriter
 from mirror_rt.bulk.plan import dataset_plan
 from mirror_rt.bundle.manifest import Layout, Manifest, record_files
 from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
@@ -291,7 +291,7 @@ def test_a_part_is_made_by_the_model_of_its_job(bundle, tmp_path):
     folder, other = tmp_path / "folder", other_model(bundle, tmp_path / "other")
     shutil.copytree(bundle, folder)
     config = DatasetConfig(model=str(folder), input="in", output=str(tmp_path / "out"))
-    job = digest_of_plan(dataset_plan(config))
+    job = dataset_plan(config).digest
     PartWriter.open(config, job)
     by_renaming(folder, other)
     with pytest.raises(Exception, match="would make other vectors than the job's"):

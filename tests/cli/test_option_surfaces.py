@@ -31,6 +31,7 @@ from mirror_rt.client.request import RemoteOptions
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import EncodeOptions
+from mirror_rt.pipeline.results import RowCounts
 from mirror_rt.server import ServerConfig, load_models
 from server_process import make_pack
 
@@ -229,8 +230,8 @@ class Plans:
 
     @contextlib.contextmanager
     def __call__(self, output, plan, **_):
-        self.plan, self.rows, self.parts, self.is_complete = plan, 0, 0, False
-        self.folder = output
+        self.plan, self.parts, self.is_complete = plan.values, 0, False
+        self.folder, self.counts = output, RowCounts()
         yield self
 
 

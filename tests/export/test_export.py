@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from mirror_export import ExportConfig, check_parity, export_bundle
-from mirror_export.sample import parity_texts
+from mirror_export.parity import parity_texts
 from mirror_rt import (
     BundleIntegrityError,
     ConfigError,

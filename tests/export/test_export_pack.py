@@ -25,7 +25,7 @@ import mirror_export.pack.export_pack
 import mirror_export.pack.staging
 from command_errors import one_line_error
 from mirror_export import ExportConfig, export_bundle, export_pack, find_models
-from mirror_export.pack.memory import available_memory, jobs_that_fit
+from mirror_export.pack.export_pack import available_memory, jobs_that_fit
 from mirror_export.pack.sources import fingerprint, name_models, weight_bytes
 from mirror_export.pack.worker import ModelResult
 from mirror_rt import BundleError, ConfigError, Encoder, Manifest, MirrorError, OutputExistsError
@@ -428,7 +428,7 @@ def test_the_fingerprint_follows_files_and_options(models, tmp_path):
 
 
 def test_jobs_that_fit(models, monkeypatch):
-    monkeypatch.setattr("mirror_export.pack.memory.available_cpus", lambda: 4)
+    monkeypatch.setattr("mirror_export.pack.export_pack.available_cpus", lambda: 4)
     gigabyte = 10**9
     assert jobs_that_fit([gigabyte] * 8, 3 * gigabyte) == 1
     assert jobs_that_fit([gigabyte] * 8, 8 * gigabyte) == 2

@@ -47,19 +47,8 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     __all__,
-    (
-        "recipes.recipe",
-        "recipes.base_models",
-        "model.model_folder",
-        "training.run_config",
-        "data.training_data",
-        "data.strings",
-        "data.thesaurus",
-        "loss.infonce",
-        "model.torch_encoder",
-        "training.tune",
-        "languages.language_job",
-        "languages.tune_languages",
-    ),
+    ("recipes.recipe", "recipes.base_models", "model.model_folder", "training.run_config",
+     "data.training_data", "data.strings", "data.thesaurus", "loss.infonce", "model.torch_encoder",
+     "training.tune", "languages.language_job", "languages.tune_languages"),
     extra="train",
-)
+)  # fmt: skip

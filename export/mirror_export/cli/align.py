@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Help
-from mirror_rt.io.tables import text_table
+from mirror_rt.io.tables import shown
+
+if TYPE_CHECKING:
+    from mirror_export.pack.align import Alignment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +53,12 @@ class Align(Invocation):
         found = align_pack(
             self.model, self.dictionary, out=self.out, to=self.to, overwrite=self.overwrite
         )
-        if self.json:
-            print(json.dumps([dataclasses.asdict(one) for one in found], indent=2))
-            return
         header = ["bundle", "to", "entries", "held-out words", "found before", "found after"]
-        rows = [
-            [one.name, one.to, str(one.entries), str(one.tested), f"{one.before:.3f}",
-             f"{one.after:.3f}"]
-            for one in found
-        ]  # fmt: skip
-        print(text_table(header, rows))
-        print(f"{self.out or self.model}: one vector space")
+        print(shown(found, header, _row, self.json))
+        if not self.json:
+            print(f"{self.out or self.model}: one vector space")
+
+
+def _row(one: Alignment) -> list[str]:
+    counts = (str(one.entries), str(one.tested))
+    return [one.name, one.to, *counts, f"{one.before:.3f}", f"{one.after:.3f}"]

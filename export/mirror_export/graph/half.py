@@ -1,4 +1,4 @@
-"""Convert a graph to float16 or bfloat16, except for what could overflow or lose digits.
+"""Convert a graph to float16 or bfloat16, except for nodes that could overflow or lose digits.
 
 Matrix products, attention and GELU run in 16 bits; norms, sums, softmax outside of fused
 attention, pooling and normalisation run in float32 (fused attention computes its softmax in
@@ -55,7 +55,9 @@ def to_half(model: ir.Model, keep: Collection[str] = (), kind: ir.DataType = _HA
         elif (moved := _moved(node)) is not None:
             _compute_in(graph, node, moved, only=(0,))
         else:
-            _compute_in_single(graph, node)
+            for i, value in enumerate(node.inputs):
+                if value is not None and value.dtype in (_HALF, _BRAIN):
+                    node.replace_input_with(i, _cast(graph, value, _SINGLE))
     for i, output in enumerate(graph.outputs):
         if output.dtype in (_HALF, _BRAIN):
             graph.outputs[i] = _cast(graph, output, _SINGLE)
@@ -132,12 +134,6 @@ def _compute_in(
             node.replace_input_with(i, make(graph, value, kind))
     for output in node.outputs:
         output.dtype = kind
-
-
-def _compute_in_single(graph: ir.Graph, node: ir.Node) -> None:
-    for i, value in enumerate(node.inputs):
-        if value is not None and value.dtype in (_HALF, _BRAIN):
-            node.replace_input_with(i, _cast(graph, value, _SINGLE))
 
 
 def _cast(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:

@@ -102,7 +102,7 @@ def sensitive_layers(
     exact = expected.astype(np.float64)
 
     def loss(kept: Collection[int], every: int = 1) -> float:
-        """Measure how far cosines are from 1, as a fraction of what the gate allows.
+        """Measure how far cosines are from 1, as a fraction of the gate's allowance.
 
         The layers `kept` are in float32; one batch in `every` is run.
         """

@@ -46,7 +46,8 @@ def pack(model: ir.Model) -> None:
     graph = model.graph
     attentions = [node for node in graph if node.op_type in ATTENTIONS]
     whole = attentions[0].op_type == "Attention"  # with the projections inside
-    last = [node for node in graph if node.op_type in _NORMS and _rank(node.outputs[0]) == 3][-1]
+    norms = [node for node in graph if node.op_type in _NORMS]
+    last = [node for node in norms if len(node.outputs[0].shape or ()) == 3][-1]
     indices, positions, offsets, starts = _add_inputs(graph)
     _join_tokens(graph, attentions[0] if whole else _first_product(graph), indices)
     for node in attentions:
@@ -202,7 +203,3 @@ def _restore_padding(graph: ir.Graph, hidden: ir.Value, positions: ir.Value) -> 
     """
     node = ir.Node("", "Gather", [hidden, positions], [ir.AttrInt64("axis", 0)])
     insert_behind(graph, hidden, node, f"{hidden.name}.joined")
-
-
-def _rank(value: ir.Value) -> int | None:
-    return None if value.shape is None else len(value.shape)

@@ -45,7 +45,11 @@ def copy_mapped(
     fields of the manifest. The vectors of both bundles are compared on `texts`.
     """
     manifest = Manifest.read(source)
-    _check_mappable(source)
+    if Heads.present(source):
+        raise ConfigError(
+            f"{source} has task heads, which take its vectors as they are: export the model "
+            "without them to align it"
+        )
     graphs = tuple(v.file.removesuffix(".onnx") for v in manifest.variants.values())
     for name in manifest.files:
         if not name.startswith(graphs) and name != _MODULES:
@@ -63,14 +67,6 @@ def copy_mapped(
     )
     write_json(target / Layout.manifest, manifest.to_dict())
     _compare(source, target, weight, texts)
-
-
-def _check_mappable(source: Path) -> None:
-    if Heads.present(source):
-        raise ConfigError(
-            f"{source} has task heads, which take its vectors as they are: export the model "
-            "without them to align it"
-        )
 
 
 def _write_layer(source: Path, target: Path, weight: npt.NDArray[np.float32]) -> None:

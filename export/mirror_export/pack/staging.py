@@ -25,6 +25,7 @@ from mirror_rt.bundle.pack_index import (
 from mirror_rt.errors import BundleError, OutputExistsError
 from mirror_rt.io.atomic import check_free, link_or_copy
 from mirror_rt.io.exchange import replace_folder
+from mirror_train.training.run_config import left_over
 
 logger = logging.getLogger("mirror_export")
 
@@ -186,10 +187,7 @@ def _check_left_over(folder: Path, *, resume: bool) -> None:
     if not any((folder / name).is_file() for name in (_PROGRESS, PACK_FILE)):
         raise OutputExistsError(f"{folder} is in the way, and not of an export: move it")
     if not resume:
-        raise OutputExistsError(
-            f"{folder} is left of an earlier run: continue it with --resume, or start again with "
-            "--overwrite"
-        )
+        raise left_over(folder)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from scipy.optimize import minimize
 
 from mirror_rt import DataError
 from mirror_train.data.labelled_examples import Examples
-from mirror_train.experiments.regression import fit_regression
+from mirror_train.experiments.trained_sets import fit_regression
 
 
 def test_the_regression_minimises_the_divergence(rng):

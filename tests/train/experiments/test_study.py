@@ -17,12 +17,11 @@ from mirror_rt.evaluation.suites.base import scored_set
 from mirror_rt.evaluation.suites.sentences import AVERAGED
 from mirror_train import load_recipe, load_training_data
 from mirror_train.experiments import runner
-from mirror_train.experiments.code_identity import own_code, product_code
 from mirror_train.experiments.figures import t_interval
 from mirror_train.experiments.mirror_studies import STUDIES
 from mirror_train.experiments.paper_numbers import SENTENCES
 from mirror_train.experiments.report import Report
-from mirror_train.experiments.runner import run_study
+from mirror_train.experiments.runner import own_code, product_code, run_study
 from mirror_train.experiments.setups import _some, random_strings
 from mirror_train.experiments.study import Run, StudyConfig
 from mirror_train.training import tune as tune_module

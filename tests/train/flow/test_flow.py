@@ -221,7 +221,7 @@ def test_the_joint_loss_is_the_formula(tiny_bert, tmp_path, joint):
 def test_the_likelihood_does_not_move_the_encoder(tiny_bert, monkeypatch):
     monkeypatch.setattr("mirror_train.training.mirror.contrast", lambda z, *_, **__: 0 * z.sum())
     trainer, _, base, flow = regularised(tiny_bert, CfRecipe(MIRROR, FLOW, joint=True))
-    (part,) = trainer.steps[0]
+    (part,) = trainer.steps.parts(0)
     forward = trainer.forward
     part.loss(forward.embed(part.inputs, forward.chunks(part.inputs))).backward()
     assert all(not p.grad.any() for p in base.model.parameters() if p.grad is not None)

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from mirror_rt.errors import ConfigError, ModelError
-from mirror_train.compute.pickles import refuse_compressed
-from mirror_train.model.dense import read_weights
+from mirror_train.model.dense import read_weights, refuse_compressed
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.checkpoint import CheckpointStore
 

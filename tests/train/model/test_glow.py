@@ -18,10 +18,10 @@ from mirror_train.model.glow_blocks import ActNorm, InvertibleLinear
 from mirror_train.model.pooling_head import Head
 from mirror_train.systems import FlowRecipe
 from mirror_train.systems.flow import (
-    LikelihoodSteps,
     bits_per_dimension,
     flow_trainer,
     initial_flow,
+    likelihood_steps,
 )
 from mirror_train.training.checkpoint import CheckpointStore
 from mirror_train.training.run import Run
@@ -41,7 +41,7 @@ def fit(flow, x, recipe):
     alone = Processes(torch.device("cpu"))
     run = Run(TrainConfig(recipe=recipe, out=Path("unused"), seed=0), alone, "fp32")
     base = SimpleNamespace(model=nn.Module(), pad_id=0)
-    steps = LikelihoodSteps(flow, x, recipe, run)
+    steps = likelihood_steps(flow, x, recipe, run)
     trainer = flow_trainer(run, base, Head(["mean"]), flow, steps, recipe)
     losses = trainer.run(CheckpointStore(Path("unused"), {})).losses
     flow.requires_grad_(False)

@@ -347,7 +347,7 @@ def test_refusals(save, tmp_path):
 
 def test_a_dense_module_that_does_not_fit(save):
     folder = save(pooling("mean"), dense(24, 24))
-    with pytest.raises(ModelError, match="takes 24 features, but 32 come out of what is before it"):
+    with pytest.raises(ModelError, match="takes 24 features, but the part before it gives 32"):
         export(folder)
 
 

@@ -14,7 +14,7 @@ from mirror_train.data.burt_tasks import NegativeSampling, turns
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.recipes.recipe import CONCATENATIONS
 from mirror_train.systems import BurtRecipe, BurtTasks, train
-from mirror_train.systems.burt import _Batches
+from mirror_train.systems.burt import plan_batches
 from mirror_train.training.movement import rate_factor
 from rounding import OTHER_TOOLS
 
@@ -62,15 +62,17 @@ def test_sentences_are_every_second_batch():
 
 def test_the_batches_of_a_run(tasks):
     recipe = BurtRecipe(objectives=("nli", "pi", "ptc"), batch_size=4)
-    batches = _Batches(tasks, recipe, 1)
-    assert len(batches) == 15 * 2  # a pass over 60 pairs of sentences, every second batch
+    total, batches = plan_batches(tasks, recipe, 1)
+    assert total == 15 * 2  # a pass over 60 pairs of sentences, every second batch
     run = [batches(step)[0] for step in range(30)]
     assert [batch.task for batch in run[:5]] == ["nli", "pi", "nli", "ptc", "nli"]
     sentences = [text for batch in run if batch.task == "nli" for text in batch.texts[:4]]
     assert sorted(sentences) == sorted(tasks.nli.first)
     assert [len(batch.texts) for batch in run] == [8] * 30
-    alone = _Batches(tasks, BurtRecipe(objectives=("pi", "ptc"), negatives=3, batch_size=4), 1)
-    assert len(alone) == 30 * 4 // 4 * 2  # the largest task: 30 pairs and 90 negatives
+    recipe = BurtRecipe(objectives=("pi", "ptc"), negatives=3, batch_size=4)
+    assert (
+        plan_batches(tasks, recipe, 1)[0] == 30 * 4 // 4 * 2
+    )  # the largest task: 30 pairs and 90 negatives
 
 
 def test_negatives(words):

@@ -37,8 +37,7 @@ class _Data:
              many=True),
     ] = ()  # fmt: skip
     per_relation: Annotated[
-        int | None,
-        Help("pairs of each relation of --ppdb (default: as many as the rarest has)"),
+        int | None, Help("pairs of each relation of --ppdb (default: as many as the rarest has)")
     ] = None
     top: Annotated[
         int | None, Help("the first N rows of --nli and --paraphrases alone")
@@ -66,8 +65,7 @@ class _Ablation:
     ] = ()  # fmt: skip
     seeds: Annotated[int, Help("seeds of each row; three and more give intervals")] = 1
     ppdb_test: Annotated[
-        Path | None,
-        Help("PPDB: its phrases with the probability of equivalence, to evaluate on"),
+        Path | None, Help("PPDB: its phrases with the probability of equivalence, to evaluate on")
     ] = None
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_args
 
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Help
-from mirror_rt.io.tables import text_table
+from mirror_rt.io.tables import shown, text_table
 from mirror_train.recipes.base_models import LanguageRecipe, LanguageTable, load_languages
 from mirror_train.recipes.recipe import Level
 
 _LEVELS = get_args(Level)
-
+_HEADER = ["language", "level", "base", "model", "revision", "pooling", "temperature", "masked",
+           "dropout", "epochs", "tokens", "batch", "learning rate", "source"]  # fmt: skip
 
 # The option that names a user's own table.
 RecipesFile = Annotated[
@@ -53,13 +52,10 @@ class Recipes(Invocation):
             rows = [table.recipe(tag, level) for tag in tags for level in levels]
         else:
             rows = _of_language(table, self.lang, self.level)
-        if self.json:
-            values = [dataclasses.asdict(row) for row in rows]
-            print(json.dumps(values, indent=2, ensure_ascii=False))
-        elif self.lang is None and self.level is None:
+        if self.lang is None and self.level is None and not self.json:
             print(_languages(table))
         else:
-            print(_details(rows))
+            print(shown(rows, _HEADER, _row, self.json))
 
 
 def _of_language(table: LanguageTable, tag: str, level: str | None) -> list[LanguageRecipe]:
@@ -80,12 +76,6 @@ def _languages(table: LanguageTable) -> str:
         more = ", ".join(base.name for base in others) or "-"
         rows.append([tag, row["name"], default.name, default.model, default.source or "-", more])
     return text_table(["tag", "language", "base", "model", "source", "others"], rows)
-
-
-def _details(rows: list[LanguageRecipe]) -> str:
-    header = ["language", "level", "base", "model", "revision", "pooling", "temperature", "masked",
-              "dropout", "epochs", "tokens", "batch", "learning rate", "source"]  # fmt: skip
-    return text_table(header, [_row(row) for row in rows])
 
 
 def _row(row: LanguageRecipe) -> list[str]:

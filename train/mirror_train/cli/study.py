@@ -92,8 +92,7 @@ class _Setups:
              "NAME|FILE.toml"),
     ] = None  # fmt: skip
     small: Annotated[
-        bool,
-        Help(f"a first look: --top {_SMALL_TOP} --seeds {_SMALL_SEEDS} unless given"),
+        bool, Help(f"a first look: --top {_SMALL_TOP} --seeds {_SMALL_SEEDS} unless given")
     ] = False
     config: Annotated[Given[StudyConfig], Group(only=("pooling", "seeds", "precision", "device"))]
 
@@ -107,18 +106,9 @@ class _Systems:
     ] = None
     config: Annotated[
         Given[SystemsConfig],
-        Group(
-            only=(
-                "seed",
-                "max_steps",
-                "learning_rate",
-                "samples",
-                "select",
-                "evaluate_every",
-                "supervised",
-            )
-        ),
-    ]
+        Group(only=("seed", "max_steps", "learning_rate", "samples", "select", "evaluate_every",
+                    "supervised")),
+    ]  # fmt: skip
     no_export: Annotated[bool, Help("evaluate with PyTorch, not through bundles")] = False
 
 
@@ -213,7 +203,7 @@ class Study(Invocation):
     def _sets(
         self, plan: MirrorStudy, recipe: Recipe, data: TrainingData
     ) -> tuple[list[EvaluationSet], dict[str, str]]:
-        """Return the sets to evaluate on, and what the report must say of them.
+        """Return the sets to evaluate on, and notes on them for the report.
 
         Scored pairs are read here, so that a file that cannot be used ends the command at once.
         """

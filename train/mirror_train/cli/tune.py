@@ -12,11 +12,7 @@ from mirror_rt.cli.parsing.parser import UsageError
 from mirror_rt.errors import ConfigError
 from mirror_rt.io.atomic import check_free
 from mirror_train.cli.tune_joint import JOINT_BASE, JointRun, joint_run
-from mirror_train.cli.tune_languages import (
-    first_strings,
-    run_languages,
-    with_base,
-)
+from mirror_train.cli.tune_languages import first_strings, run_languages, with_base
 from mirror_train.cli.tune_options import INSTALLED, TuneOptions
 from mirror_train.compute.launch import is_first_process
 from mirror_train.data.thesaurus import load_thesaurus
@@ -31,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mirror_train")
 
-_MOST_WORDS = 5  # of a phrase; what is longer is a sentence
+_MOST_WORDS = 5  # of a phrase; a longer string is a sentence
 _LETTERS = 2  # of a word in scripts without spaces, about
 _SAMPLE = 1000
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.tables import read_lexicon
-from mirror_rt.io.tables import text_table
+from mirror_rt.io.tables import shown
 from mirror_train.cli.tune_languages import find_strings, language_tags
 from mirror_train.cli.tune_options import LanguageOptions
 from mirror_train.compute.launch import is_first_process
@@ -37,7 +36,7 @@ logger = logging.getLogger("mirror_train")
 
 @dataclass(slots=True)
 class JointRun:
-    """The strings of all languages, and what is held out of them to measure the result with."""
+    """The strings of all languages, and held-out entries to measure the result with."""
 
     data: TrainingData
     held: list[HeldOut]
@@ -51,7 +50,7 @@ class JointRun:
         self.before = self._ranks(TorchEncoder(base, device=resolve_device(config.device)))
 
     def print_result(self, config: TrainConfig, *, as_json: bool) -> None:
-        """Measure what the run wrote, and print the table."""
+        """Measure the tuned encoder, and print the table."""
         from mirror_train.model.torch_encoder import TorchEncoder
 
         after = self._ranks(TorchEncoder.load(config.out, device=config.device))
@@ -59,17 +58,16 @@ class JointRun:
             {"source": one.name, "held_out": len(one.entries), "before": before, "after": rank}
             for one, before, rank in zip(self.held, self.before, after, strict=True)
         ]
-        if as_json:
-            print(json.dumps(rows, indent=2))
-        elif rows:
+        if rows or as_json:
             header = ["held out of", "entries", "reciprocal rank before", "after"]
-            print(text_table(header, [
-                [str(row["source"]), str(row["held_out"]), f"{row['before']:.3f}",
-                 f"{row['after']:.3f}"] for row in rows
-            ]))  # fmt: skip
+            print(shown(rows, header, _cells, as_json))
 
     def _ranks(self, model: EmbeddingModel) -> list[float]:
         return [one.reciprocal_rank(model) for one in self.held]
+
+
+def _cells(row: dict[str, str | int | float]) -> list[str]:
+    return [f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()]
 
 
 def joint_run(strings: StringOptions, languages: LanguageOptions, *, seed: int) -> JointRun:
@@ -127,7 +125,7 @@ def _thesauri(tags: list[str]) -> dict[str, Entries]:
 
 
 def _usable(readers: Mapping[str, Callable[[], Entries]]) -> dict[str, Entries]:
-    """Read what can be read, and warn of the rest."""
+    """Read all sources that can be read, and warn of the others."""
     found = {}
     for name, read in readers.items():
         try:

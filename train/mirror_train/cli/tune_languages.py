@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirror_rt.errors import ConfigError, ModelError, require
-from mirror_rt.io.tables import text_table
+from mirror_rt.io.tables import shown
 from mirror_rt.languages.tags import lookup_chain, normalize_tag
 from mirror_train.cli.tune_options import LanguageOptions, TuneOptions
 from mirror_train.compute.launch import check_one_process
 from mirror_train.data.installed_thesauri import find_thesaurus, has_thesaurus
-from mirror_train.data.strings import (
-    has_word_list,
-    listed_languages,
-    load_training_data,
-    word_list,
-)
+from mirror_train.data.strings import has_word_list, listed_languages, load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.base_models import LanguageRecipe, LanguageTable, load_languages
 from mirror_train.systems.options import StringOptions
@@ -29,6 +24,8 @@ from mirror_train.training.run_config import TrainConfig
 if TYPE_CHECKING:
     from mirror_train.languages.language_job import LanguageJob, LanguageResult
 
+_HEADER = ["language", "base", "strings", "steps", "seconds", "isotropy", "mean cosine",
+           "uniformity", "synonyms", "score", "result"]  # fmt: skip
 _REVISION = "--revision goes with --model: languages have base models of their own"
 # The files of a language's scored pairs below --data, by level.
 _PAIRS = {
@@ -49,16 +46,13 @@ def run_languages(
     """
     _check_options(call, template)
     if template.recipe.level == "word" and not (call.strings.words or call.synonyms.thesaurus):
-        # The imports of what tunes take long, so that this comes before them.
+        # Before the imports of torch, which take long.
         require("wordfreq", extra="demo", purpose="--lang without --words")
     from mirror_train.languages.tune_languages import tune_languages
 
     jobs = _jobs(call, recipe, template, changes)
     results = tune_languages(jobs, cluster=call.languages, on_result=_tell)
-    if call.languages.json:
-        print(json.dumps([dataclasses.asdict(result) for result in results], indent=2))
-    else:
-        print(_table(results))
+    print(shown(results, _HEADER, _row, call.languages.json))
     if failed := [result.language for result in results if result.status == "failed"]:
         raise ModelError(f"{len(failed)} of {len(results)} languages failed: {', '.join(failed)}")
     if not call.languages.json:
@@ -228,32 +222,19 @@ def _tell(result: LanguageResult) -> None:
     print(f"{result.language}: {text}", file=sys.stderr, flush=True)
 
 
-def _table(results: list[LanguageResult]) -> str:
-    header = ["language", "base", "strings", "steps", "seconds", "isotropy", "mean cosine",
-              "uniformity", "synonyms", "score", "result"]  # fmt: skip
-    return text_table(header, [_row(result) for result in results])
-
-
 def _row(result: LanguageResult) -> list[str]:
+    def both(name: str, digits: int) -> str:
+        figures = [attrgetter(name)(one) for one in (result.before, result.after) if one]
+        known = len(figures) == 2 and None not in figures
+        return " -> ".join(f"{figure:.{digits}f}" for figure in figures) if known else "-"
+
     names = ("isotropy_score_normalized", "mean_cosine", "uniformity")
-    before, after = result.before, result.after
-    geometry = ["-"] * len(names)
-    if before and after:
-        geometry = [
-            f"{getattr(before.geometry, name):.2f} -> {getattr(after.geometry, name):.2f}"
-            for name in names
-        ]
-    figures = dict.fromkeys(("synonyms", "score"), "-")
-    for name in figures if before and after else ():
-        first, last = getattr(before, name), getattr(after, name)
-        if first is not None and last is not None:
-            figures[name] = f"{first:.3f} -> {last:.3f}"
     return [
         result.language,
         result.model,
         *("-" if count is None else str(count) for count in (result.strings, result.steps)),
         "-" if result.seconds is None else f"{result.seconds:.1f}",
-        *geometry,
-        *figures.values(),
+        *(both(f"geometry.{name}", 2) for name in names),
+        *(both(name, 3) for name in ("synonyms", "score")),
         result.status if result.error is None else f"failed: {result.error}",
     ]

@@ -39,8 +39,7 @@ class LanguageOptions(ClusterOptions):
     json: Annotated[bool, Help("the table at the end as JSON")] = False
     joint: Annotated[bool, Help("one encoder for all of these languages, into OUT")] = False
     dictionary: Annotated[
-        tuple[Path, ...],
-        Help("with --joint: word TAB translation on each line, further pairs"),
+        tuple[Path, ...], Help("with --joint: word TAB translation on each line, further pairs")
     ] = ()
     installed: Annotated[
         bool,

@@ -103,7 +103,7 @@ class Processes:
         return cast(T, outcome[0])
 
     def first_then_all(self, work: Callable[[], T]) -> T:
-        """Run `work` in process 0, then in the others, which find what process 0 downloaded."""
+        """Run `work` in process 0, then in the others, which find its downloads."""
         results: list[T] = []
         self.in_first(lambda: results.append(work()))
         return results[0] if results else work()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -44,8 +45,10 @@ class Passes:
     """
 
     def __init__(self, count: int, batch_size: int, seed: tuple[int, ...]) -> None:
-        self._count, self._size, self._seed = count, batch_size, seed
-        self._kept: tuple[int, Rows] = (-1, np.empty(0, np.int64))
+        self._count, self._size = count, batch_size
+        self._order = lru_cache(maxsize=1)(
+            lambda epoch: np.random.default_rng([*seed, epoch]).permutation(count)
+        )
 
     def __getitem__(self, batch: int) -> Rows:
         """Return the rows of a batch, int64 [batch_size]."""
@@ -56,12 +59,6 @@ class Passes:
             parts.append(part)
             position += len(part)
         return np.concatenate(parts)
-
-    def _order(self, epoch: int) -> Rows:
-        if self._kept[0] != epoch:
-            rng = np.random.default_rng([*self._seed, epoch])
-            self._kept = epoch, rng.permutation(self._count)
-        return self._kept[1]
 
 
 class TaskBatches:

@@ -18,14 +18,13 @@ from mirror_train.data.labelled_readers import (
     read_similarity,
 )
 
-TASKS = ("sentiment", "paraphrase", "similarity")
-_READERS: dict[str, Callable[[Path], Examples]] = {
-    "sentiment": read_sentiment,
-    "paraphrase": read_paraphrases,
-    "similarity": read_similarity,
+# The file names of the default project of Stanford's CS224N, which BERT-CF uses, and their readers.
+_FILES: dict[str, tuple[str, Callable[[Path], Examples]]] = {
+    "sentiment": ("ids-sst-{}.csv", read_sentiment),
+    "paraphrase": ("quora-{}.csv", read_paraphrases),
+    "similarity": ("sts-{}.csv", read_similarity),
 }
-# The file names of the default project of Stanford's CS224N, which BERT-CF uses.
-_FILES = {"sentiment": "ids-sst-{}.csv", "paraphrase": "quora-{}.csv", "similarity": "sts-{}.csv"}
+TASKS = tuple(_FILES)
 _HELD_OUT = 0.1  # share of a file to hold out, where there is no second file
 _FEWEST = 2  # rows to evaluate on: a correlation needs two
 
@@ -68,11 +67,7 @@ class MultitaskData:
 
 
 def load_multitask_data(
-    folder: Path,
-    *,
-    tasks: Sequence[str] = TASKS,
-    top: int | None = None,
-    seed: int = 11711,
+    folder: Path, *, tasks: Sequence[str] = TASKS, top: int | None = None, seed: int = 11711
 ) -> MultitaskData:
     """Read the tasks' files.
 
@@ -95,7 +90,7 @@ def load_multitask_data(
     _check_top(top)
     return MultitaskData(
         {
-            name: _divided([_READERS[name](path).top(top) for path in _files(folder, name)], seed)
+            name: _divided([_FILES[name][1](path).top(top) for path in _files(folder, name)], seed)
             for name in TASKS
             if name in tasks
         }
@@ -173,7 +168,7 @@ def _check_top(top: int | None) -> None:
 def _files(folder: Path, task: str) -> list[Path]:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
-    names = [_FILES[task].format(part) for part in ("train", "dev")]
+    names = [_FILES[task][0].format(part) for part in ("train", "dev")]
     paths = [folder / name for name in names if (folder / name).is_file()]
     if not paths:
         raise DataError(f"{folder} has neither {' nor '.join(names)}: leave the task out (--tasks)")

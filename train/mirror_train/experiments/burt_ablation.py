@@ -14,9 +14,8 @@ from mirror_rt.evaluation import ScoredPairs, read_scored_pairs
 from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_rt.evaluation.suites.base import scored_set
 from mirror_train.data.ppdb import read_ppdb
-from mirror_train.experiments.regression import regression_set
 from mirror_train.experiments.study import Row, Study
-from mirror_train.experiments.supervised import supervised_set
+from mirror_train.experiments.trained_sets import regression_set, supervised_set
 from mirror_train.recipes.recipe import CONCATENATIONS
 from mirror_train.systems import BurtTasks, FinetuneRecipe, TaskData, TaskFiles, train
 from mirror_train.training.run_config import RunConfig, TrainConfig

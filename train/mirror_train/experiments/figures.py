@@ -15,7 +15,7 @@ from mirror_rt.evaluation.bootstrap import CONFIDENCE, Difference, Interval, dif
 from mirror_rt.evaluation.run import Measure, Result
 from mirror_rt.evaluation.suites.base import Outcome
 from mirror_train.experiments.study import SLIGHT, Run
-from mirror_train.experiments.supervised import SUITE
+from mirror_train.experiments.trained_sets import SUITE
 from mirror_train.systems.system import Claim
 
 # The measures of geometry that allow comparing models of any scale.

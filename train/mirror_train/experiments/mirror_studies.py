@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 from mirror_rt.bundle.manifest import Pooling
 from mirror_train.experiments.paper_numbers import SENTENCES, WORDS
 from mirror_train.experiments.setups import MirrorStudy, Setup
-from mirror_train.recipes.recipe import Recipe
+from mirror_train.recipes.recipe import Level, Recipe
 
+_Values = tuple[float, ...]
 _DROPOUT_RATES = (0.05, 0.1, 0.2, 0.3, 0.4)
 _DROPHEAD_RATES = (0.05, 0.2)  # the authors' defaults for RoBERTa and for BERT
 _POOLINGS: dict[Pooling, str] = {
@@ -25,7 +27,11 @@ _GRID: dict[str, tuple[float, ...]] = {
     "temperature": (0.03, 0.04, 0.05, 0.07, 0.1, 0.2, 0.3),
 }
 # Numbers of characters to mask: the paper's for sentences; most of those are too long for words.
-_SPANS = {"word": (0, 1, 2, 3, 5), "phrase": (0, 1, 2, 5, 10), "sentence": (2, 5, 10, 15, 20)}
+_SPANS: dict[Level, _Values] = {
+    "word": (0, 1, 2, 3, 5),
+    "phrase": (0, 1, 2, 5, 10),
+    "sentence": (2, 5, 10, 15, 20),
+}
 
 
 def _masked(recipe: Recipe) -> dict[str, Any]:
@@ -67,22 +73,14 @@ def _controlled_dropout(recipe: Recipe, count: int) -> list[Setup]:
     ]
 
 
-def _dropout_rate(recipe: Recipe, count: int) -> list[Setup]:
-    return _along("dropout", recipe.dropout, _DROPOUT_RATES, "dropout {:g}")
-
-
-def _masking_rate(recipe: Recipe, count: int) -> list[Setup]:
-    return _along("span_length", recipe.span_length, _SPANS[recipe.level], "{} characters")
-
-
-def _along(name: str, own: float, values: tuple[float, ...], label: str) -> list[Setup]:
+def _along(
+    name: str, values: dict[Level, _Values] | _Values, label: str, recipe: Recipe, count: int
+) -> list[Setup]:
     """Return setups along the axis of a field of the recipe, the recipe's own value first."""
-    places = (own, *sorted({*values} - {own}))
+    own = getattr(recipe, name)
+    others = values[recipe.level] if isinstance(values, dict) else values
+    places = (own, *sorted({*others} - {own}))
     return [Setup(label.format(value), {name: value}, x=value) for value in places]
-
-
-def _epochs(recipe: Recipe, count: int) -> list[Setup]:
-    return _along("epochs", recipe.epochs, _GRID["epochs"], "{} epochs")
 
 
 def _grid(recipe: Recipe, count: int) -> list[Setup]:
@@ -103,11 +101,7 @@ def _grid(recipe: Recipe, count: int) -> list[Setup]:
 
 def _isotropy(recipe: Recipe, count: int) -> list[Setup]:
     none = {"dropout": 0.0, "drophead": 0.0, "span_length": 0}
-    return [
-        *_untuned(),
-        Setup("tuned"),
-        Setup("tuned without augmentation", none),
-    ]
+    return [*_untuned(), Setup("tuned"), Setup("tuned without augmentation", none)]
 
 
 def _data_size(recipe: Recipe, count: int) -> list[Setup]:
@@ -219,18 +213,20 @@ STUDIES = {
                     _drophead),
         MirrorStudy("controlled-dropout", "Table 8",
                     "the same dropout for a string and its copy", "sentence", _controlled_dropout),
-        MirrorStudy("dropout-rate", "Table 12", "rates of dropout", "sentence", _dropout_rate,
+        MirrorStudy("dropout-rate", "Table 12", "rates of dropout", "sentence",
+                    partial(_along, "dropout", _DROPOUT_RATES, "dropout {:g}"),
                     axis="dropout rate"),
         MirrorStudy("masking-rate", "Table 13", "lengths of the masked span", "sentence",
-                    _masking_rate, axis="masked characters"),
+                    partial(_along, "span_length", _SPANS, "{} characters"),
+                    axis="masked characters"),
         MirrorStudy("data-size", "Figure 5", "1,000 to 100,000 strings", "word", _data_size,
                     axis="strings", log=True),
         MirrorStudy("frequency", "Figure 8", "ten buckets of words, the most frequent first",
                     "word", _frequency, axis="rank of the words"),
         MirrorStudy("random-strings", "Table 10", "random letters and digits instead of words",
                     "word", _random_strings),
-        MirrorStudy("epochs", "section 4.4 and Table 21", "more epochs", "word", _epochs,
-                    axis="epochs"),
+        MirrorStudy("epochs", "section 4.4 and Table 21", "more epochs", "word",
+                    partial(_along, "epochs", _GRID["epochs"], "{} epochs"), axis="epochs"),
         MirrorStudy("grid", "Table 21", "the grid of hyper-parameters, one by one", "word", _grid),
         MirrorStudy("isotropy", "Tables 9 and 14", "isotropy and the mean vector, of the strings",
                     "sentence", _isotropy,

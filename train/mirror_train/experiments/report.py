@@ -116,7 +116,8 @@ class Report:
             cells.append(self.verdict(row))
         if self._study.isolated:
             failed = next((f"failed: {run.error}" for run in runs if run.error), "")
-            cells = [failed or runs[0].data or "-", *cells, _seconds(row, runs), _memory(runs)]
+            took = "-" if row.train is None or runs[0].error else f"{runs[0].seconds:.0f} s"
+            cells = [failed or runs[0].data or "-", *cells, took, _memory(runs)]
         return [row.label, *cells]
 
     def _titles(self, measure: Measure) -> list[str]:
@@ -124,7 +125,7 @@ class Report:
         return [title, f"{title}, paper"] if measure.set in self._study.paper else [title]
 
     def _against_the_paper(self, row: Row) -> str:
-        """Say by how much a row differs from the paper's numbers, and what is within its spread.
+        """Say where a row differs from the paper's numbers by more than their spread.
 
         Means of three seeds of one system differ by less than twice the deviation in 98.6 % of all
         cases.
@@ -214,7 +215,7 @@ class Report:
         return "One seed: nothing tells a difference between two setups from chance."
 
     def _plot(self, path: Path) -> None:
-        """Plot what ranks the rows, along the study's axis or with the rows one under the other.
+        """Plot the measures that rank the rows, along the study's axis or row by row.
 
         Where nothing ranks them, geometry is plotted.
         """
@@ -268,10 +269,6 @@ def machine_facts(config: StudyConfig) -> dict[str, Any]:
     }
 
 
-def _seconds(row: Row, runs: list[Run]) -> str:
-    return "-" if row.train is None or runs[0].error else f"{runs[0].seconds:.0f} s"
-
-
 def _memory(runs: list[Run]) -> str:
     if runs[0].memory_mb is None:
         return "-"
@@ -280,7 +277,7 @@ def _memory(runs: list[Run]) -> str:
 
 
 def _notes(runs: list[Run]) -> Iterable[str]:
-    """Return once what the runs of a row say of their models and failures."""
+    """Return the remarks of a row's runs on models and failures, each once."""
     return dict.fromkeys(
         note
         for run in runs

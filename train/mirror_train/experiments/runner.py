@@ -1,4 +1,4 @@
-"""Run a study: train what its rows say, measure each on the same sets, and keep every result.
+"""Run a study: train each row, measure it on the same sets, and keep every result.
 
 A result is kept in a file named by a hash of everything that decides it. So the same command can
 continue after an interruption, and commands can share equal runs.
@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
+import inspect
 import json
 import shutil
 import time
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import mirror_rt
+import mirror_train
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.child_process import give_task, how_it_ended, read_reply, start_child
 from mirror_rt.diagnostics.benchmarking import peak_memory_mb
@@ -24,12 +29,17 @@ from mirror_rt.errors import DataError, MirrorError
 from mirror_rt.evaluation.models import EvaluatedEncoder, EvaluatedModel
 from mirror_rt.evaluation.run import evaluate_sets
 from mirror_rt.evaluation.static_vectors import StaticVectors
-from mirror_rt.evaluation.suites import EvaluationSet
-from mirror_rt.io.atomic import path_sha256, write_json
+from mirror_rt.io.atomic import path_sha256, sha256, write_json
+from mirror_rt.kept_work import Identity
 from mirror_train.compute.precision import resolve_device, resolve_precision
-from mirror_train.experiments.code_identity import own_code, product_code
 from mirror_train.experiments.study import Row, Run, Study, StudyConfig
 from mirror_train.training.run_config import RunConfig
+
+# Folders of the packages from which nothing comes that trains or measures a model.
+_ELSEWHERE = {"adapters", "bulk", "cli", "client", "compat", "diagnostics", "experiments",
+              "reranking", "server", "triton", "__pycache__"}  # fmt: skip
+_CODE = (".py", ".so", ".pyd", ".toml")
+_ROOTS = tuple(Path(str(one.__file__)).parent for one in (mirror_rt, mirror_train))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +72,7 @@ def run_study(
     open_model: Opener | None = None,
     on_run: Callable[[Run, int, int, float], None] = lambda run, done, total, left: None,
 ) -> list[Run]:
-    """Run, seed by seed, what `config.out` does not hold yet; return all runs.
+    """Run, seed by seed, the rows that `config.out` lacks; return all runs.
 
     A run is kept under a hash of everything that decides its result. So an interrupted study can be
     continued, seeds can be added, and studies in one folder share the runs that they have in
@@ -94,7 +104,7 @@ class _Task:
 
     row: Row
     seed: int | None
-    identity: dict[str, Any]
+    identity: Identity
     path: Path
 
     @property
@@ -106,8 +116,8 @@ class _Task:
         """Return the kept result, or None; a file that holds no such result raises DataError."""
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
-            if found.pop("identity") != json.loads(json.dumps(self.identity)):
-                raise ValueError("of another run")
+            for difference in self.identity.differences(found.pop("identity")):
+                raise ValueError(f"it is of another run: {difference}")
             return Run.from_json(found)
         except FileNotFoundError:
             return None
@@ -118,20 +128,15 @@ class _Task:
 
     def save(self, run: Run) -> None:
         """Keep a result."""
-        write_json(self.path, run.to_json(replicates=True) | {"identity": self.identity})
+        write_json(self.path, run.to_json(replicates=True) | {"identity": self.identity.values})
 
 
 def _seconds_left(tasks: list[_Task], found: dict[Path, Run | None]) -> float:
-    """Estimate the seconds of what is not found yet from those for a unit of work of the rest."""
+    """Estimate the seconds of the missing runs by those for a unit of work of the others."""
     runs = {task.path: task.work for task in tasks}
     done = sum(work for path, work in runs.items() if found[path] is not None)
     seconds = sum(run.seconds for run in found.values() if run is not None)
     return (sum(runs.values()) - done) * seconds / done if done else float("nan")
-
-
-def _hashes(one: EvaluationSet) -> str:
-    """Return the hashes of the files of a set, in one string."""
-    return " ".join(path_sha256(path) for path in (one.path, *one.further))
 
 
 class _Runner:
@@ -139,8 +144,9 @@ class _Runner:
 
     def __init__(self, study: Study, config: StudyConfig, open_model: Opener) -> None:
         self._study, self._config, self._open = study, config, open_model
+        files = {f"{one.suite}/{one.name}": (one.path, *one.further) for one in study.sets}
         self._setting = run_setting(config) | {
-            "sets": {f"{one.suite}/{one.name}": _hashes(one) for one in study.sets},
+            "sets": {name: " ".join(map(path_sha256, files[name])) for name in files},
             "code": product_code(),
             "bootstrap": [config.samples, config.seed] if config.samples else None,
             **study.setting,
@@ -148,9 +154,9 @@ class _Runner:
 
     def task(self, row: Row, seed: int | None) -> _Task:
         own = {"pooling": row.pooling, "seed": seed, "own code": own_code(row.train)}
-        identity = self._setting | row.identity | own
-        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-        return _Task(row, seed, identity, self._config.out / "runs" / f"{digest[:16]}.json")
+        identity = Identity(self._setting | row.identity | own)
+        path = self._config.out / "runs" / f"{identity.digest[:16]}.json"
+        return _Task(row, seed, identity, path)
 
     def run(self, task: _Task) -> Run:
         """Train and measure a row, and keep the result unless it is a failure."""
@@ -267,3 +273,34 @@ def describe_data(data: dict[str, Any]) -> str:
         return f"{data['source']}, {data.get('strings', data.get('rows', 0)):,}"
     parts = [describe_data(part) for part in data.values() if isinstance(part, dict)]
     return "; ".join(part for part in parts if part)
+
+
+def product_code() -> dict[str, str]:
+    """Return the version, and a digest of the files that train and measure models."""
+    digest = hashlib.sha256()
+    for root in _ROOTS:
+        for path in sorted(root.rglob("*")):
+            name = path.relative_to(root)
+            if path.suffix in _CODE and name.parts[0] not in _ELSEWHERE:
+                digest.update(f"{name.as_posix()} {sha256(path)}\n".encode())
+    return {"mirror_rt": mirror_rt.__version__, "files": digest.hexdigest()}
+
+
+def own_code(train: Any) -> list[str]:
+    """Return the digests of the files of the functions that train a row, beside `product_code`."""
+    return sorted({sha256(path) for path in _files(train)})
+
+
+def _files(value: Any) -> Iterator[Path]:
+    if isinstance(value, functools.partial):
+        for part in (value.func, *value.args, *value.keywords.values()):
+            yield from _files(part)
+    elif isinstance(value, types.FunctionType | types.MethodType | type):
+        try:
+            path = Path(str(inspect.getsourcefile(value))).resolve()
+        except TypeError:  # a class of C
+            return
+        inside = [root for root in _ROOTS if path.is_relative_to(root)]
+        known = inside and path.relative_to(inside[0]).parts[0] not in _ELSEWHERE
+        if path.is_file() and not known:
+            yield path

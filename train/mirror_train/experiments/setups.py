@@ -99,9 +99,13 @@ class MirrorStudy:
     ) -> Study:
         """Return the study of a recipe, on strings without positives of their own.
 
-        Every setup is measured on `sets`; the report says what is `about` them, too.
+        Every setup is measured on `sets`; the report has `about`, notes on them, too.
         """
-        setups = self.setups(recipe, len(data))
+        setups, name = self.setups(recipe, len(data)), Path(config.model).name
+        without_paper = {}
+        if self.paper and name not in self.paper:
+            of = f"of {' and '.join(self.paper)} alone, which this is not"
+            without_paper = {"the paper's numbers": of}
         return Study(
             name=self.name,
             title=self.title,
@@ -112,22 +116,17 @@ class MirrorStudy:
             axis=self.axis,
             log=self.log,
             geometry=self.geometry,
-            paper=self.paper.get(Path(config.model).name, {}),
+            paper=self.paper.get(name, {}),
             deviation=self.deviation,
             about={
                 "strings": f"{data.source}, {len(data)}",
                 "evaluated on": ", ".join(one.path.name for one in sets),
                 **about,
-                **self._without_paper(config.model),
+                **without_paper,
                 "recipe": dataclasses.asdict(recipe),
                 **_too_short(setups, recipe, data.first),
             },
         )
-
-    def _without_paper(self, model: str) -> dict[str, str]:
-        if not self.paper or Path(model).name in self.paper:
-            return {}
-        return {"the paper's numbers": f"of {' and '.join(self.paper)} alone, which this is not"}
 
 
 def _too_short(setups: list[Setup], recipe: Recipe, strings: list[str]) -> dict[str, str]:
@@ -164,7 +163,7 @@ def _row(setup: Setup, recipe: Recipe, data: TrainingData, config: StudyConfig) 
 
 
 def _some(strings: list[str], top: int | None, recipe: Recipe) -> list[str]:
-    """Return so many strings: the first words, or a random sample of what has no order."""
+    """Return `top` strings: the first words, or a random sample of phrases or sentences."""
     if top is None or recipe.level == "word":
         return strings[:top]
     chosen = np.random.default_rng(0).permutation(len(strings))[:top]

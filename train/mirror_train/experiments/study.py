@@ -29,7 +29,7 @@ class StudyConfig(RunConfig):
     """The settings that all studies share; see `RunConfig`.
 
     Attributes:
-        out: of RunConfig: results go to `out/runs`, what is being trained to `out/work`.
+        out: of RunConfig: results go to `out/runs`, models in training to `out/work`.
         seed: of RunConfig: the first seed, and that of the bootstrap.
         seeds: the number of runs of every tuned setup, with the seeds `seed`, `seed` + 1, ...
         samples: the number of samples of the bootstrap.
@@ -89,7 +89,7 @@ class Row:
 
 
 def static_rows(given: Sequence[str]) -> list[Row]:
-    """Return the rows of word vectors, each given as LABEL=FILE; what cannot be one is refused."""
+    """Return the rows of word vectors, each given as LABEL=FILE; others are refused."""
     rows = []
     for entry in given:
         label, _, name = entry.partition("=")
@@ -146,7 +146,7 @@ class Study:
 def sets_of(
     data: Path, wanted: Sequence[str], language: str, options: SuiteOptions | None = None
 ) -> tuple[list[EvaluationSet], dict[str, str]]:
-    """Return the sets of suites in a language, and what to call files whose names have none.
+    """Return the sets of suites in a language, and new names for files whose names have none.
 
     A set that is named (SUITE/SET) is taken whatever its language is. Nothing to evaluate on but
     geometry is a DataError, unless that was all that was asked for.

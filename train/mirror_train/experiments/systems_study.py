@@ -17,7 +17,7 @@ from mirror_rt.schema import Rule
 from mirror_train.compute.precision import Precision
 from mirror_train.data.inputs import Inputs
 from mirror_train.experiments.study import Row, Study, StudyConfig, sets_of
-from mirror_train.experiments.supervised import supervised_set
+from mirror_train.experiments.trained_sets import supervised_set
 from mirror_train.recipes.recipe import Hyperparameters, Recipe, least, suggest
 from mirror_train.systems import SYSTEMS, MultitaskRecipe, System, train
 from mirror_train.systems.system import BASE, Entry

@@ -226,14 +226,14 @@ def _result(
 
 def _finished(job: LanguageJob) -> LanguageResult | None:
     """Return the result of an earlier run for a language; None where it did not finish."""
-    out = job.config.out
-    if not job.config.resume or not out.is_dir() or not any(out.iterdir()):
+    config, out, model = job.config, job.config.out, Path(job.config.model)
+    if not config.resume or not out.is_dir():  # before the data are read
         return None
-    config, model = job.config, Path(job.config.model)
-    data, _ = job.read()
-    # What decides the result, as far as it is known without loading the base model.
-    wanted = {"model": model.name if model.exists() else config.model, "data": data.sha256()}
-    manifest = finished_run(config, wanted, model="name")
+    # Of the base model, what is known without loading it.
+    name = model.name if model.exists() else config.model
+    manifest = finished_run(config, job.read()[0].sha256(), {"name": name})
+    if manifest is None:
+        return None
     known = _read_report(out.parent / REPORT_FILE).get(job.language, {})
     if known.get("manifest_sha256") != sha256(out / Layout.manifest):
         known = {}

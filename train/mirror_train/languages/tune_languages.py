@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mirror_rt.adapters.ray_cluster import ClusterOptions, connected, run_tasks
-from mirror_rt.errors import ConfigError, OutputExistsError, ProcessGroupError
+from mirror_rt.errors import ConfigError, ProcessGroupError
 from mirror_train.languages.language_job import (
     REPORT_FILE,
     Bases,
@@ -20,6 +20,7 @@ from mirror_train.languages.language_job import (
     remember,
     run_job,
 )
+from mirror_train.training.run_config import left_over
 
 logger = logging.getLogger("mirror_train")
 
@@ -91,7 +92,7 @@ def _in_cluster(jobs: Sequence[LanguageJob], cluster: ClusterOptions) -> _Run:
 
 
 def _run_in_worker(job: LanguageJob) -> LanguageResult:
-    """Tune for a language with what Ray has assigned to this task."""
+    """Tune for a language with the processors and cards of this task of Ray."""
     import torch
 
     from mirror_rt.adapters.ray import assigned_resources
@@ -108,8 +109,8 @@ _bases_of_worker = functools.cache(Bases)
 
 
 def _resumed(job: LanguageJob) -> LanguageJob:
-    """Return the job that goes on with what a worker that died has left."""
-    if job.config.overwrite:  # what it has left cannot be told from what an earlier run has left
+    """Return the job that goes on from the files of a worker that died."""
+    if job.config.overwrite:  # its files cannot be told from those of an earlier run
         return job
     return replace(job, config=replace(job.config, resume=True))
 
@@ -125,13 +126,8 @@ def _with_absolute_paths(job: LanguageJob) -> LanguageJob:
 
 def _check_outputs(jobs: Sequence[LanguageJob]) -> None:
     for job in jobs:
-        out = job.config.out
-        left = [out, out.parent / f"{out.name}.checkpoints"]
         if job.config.resume or job.config.overwrite:
             continue
-        for path in left:
+        for path in (job.config.out, job.config.beside("checkpoints")):
             if path.exists() and (not path.is_dir() or any(path.iterdir())):
-                raise OutputExistsError(
-                    f"{path} is left of an earlier run: --resume keeps what is finished and goes "
-                    "on, --overwrite starts afresh"
-                )
+                raise left_over(path)

@@ -9,7 +9,7 @@ torch's current stream, so that calls can be captured in a CUDA graph.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,17 +18,18 @@ from mirror_train.loss.cpu_kernel import DTYPES, address
 from mirror_train.loss.cuda_device import call_on_device, extension
 from mirror_train.loss.kernel import Gathered, Inputs, Objective, Options
 
-if TYPE_CHECKING:
-    import mirror_train._cuda as _cuda
-
 _MOST_BATCHES = 64  # kept; only a new one takes time
 _NOTHING = (0, 0, 0)
 
 
 class _Batch(NamedTuple):
-    """The extension's view of a batch, its number of losses, and the bytes that its passes need."""
+    """The extension's view of a batch, its number of losses, and the bytes that its passes need.
 
-    native: _cuda.Batch
+    A pass takes the addresses of tensors, 0 for none, of a workspace and of a stream
+    (csrc/bindings/cuda.cpp); a CUDA call that fails raises a RuntimeError that names it.
+    """
+
+    native: Any
     losses: int
     forward_bytes: int
     backward_bytes: int
@@ -173,7 +174,7 @@ class CudaKernel:
         dtype = getattr(self._cuda.Dtype, DTYPES[inputs.z1.dtype])
         own, every = _sizes(inputs), (0, 0) if gathered is None else _sizes(gathered.inputs)
         dim, one_way = inputs.z1.shape[1], variant == "one_way"
-        native: _cuda.Batch = self._cuda.Batch(*own, *every, dim, dtype, one_way, *self._waves)
+        native = self._cuda.Batch(*own, *every, dim, dtype, one_way, *self._waves)
         return _Batch(native, native.losses, native.forward_bytes, native.backward_bytes)
 
 

@@ -139,10 +139,16 @@ def check_inputs(
     n, n_hard = z1.shape[0], 0 if hard is None else hard.shape[0]
     if n < 1 or (n < 2 and not n_hard and alone):
         raise ValueError(f"InfoNCE needs at least 2 pairs for negatives, got N = {n}")
-    if ids is not None:
-        _check_group_ids(ids, z1)
-        if alone and not n_hard:
-            _check_some_negatives(ids)
+    if ids is None:
+        return
+    if ids.shape != z1.shape[:1] or ids.dtype != torch.int64:
+        raise ValueError(f"group_ids must be int64 [{n}], got {ids.dtype} {list(ids.shape)}")
+    if ids.device != z1.device:
+        raise ValueError(f"group_ids is on {ids.device} but z1 is on {z1.device}")
+    # Reading values would wait for the device on a GPU, and a traced tensor has none.
+    readable = ids.is_cpu and not torch.compiler.is_compiling()
+    if alone and not n_hard and readable and bool((ids == ids[0]).all()):
+        raise ValueError("all pairs have one group id, which leaves no negatives")
 
 
 def _check_like(name: str, z: Tensor, z1: Tensor) -> None:
@@ -152,19 +158,6 @@ def _check_like(name: str, z: Tensor, z1: Tensor) -> None:
         raise ValueError(
             f"z1 and {name} must share a floating-point dtype, got {z1.dtype}, {z.dtype}"
         )
-
-
-def _check_group_ids(ids: Tensor, z1: Tensor) -> None:
-    if ids.shape != z1.shape[:1] or ids.dtype != torch.int64:
-        raise ValueError(f"group_ids must be int64 [{len(z1)}], got {ids.dtype} {list(ids.shape)}")
-    if ids.device != z1.device:
-        raise ValueError(f"group_ids is on {ids.device} but z1 is on {z1.device}")
-
-
-def _check_some_negatives(ids: Tensor) -> None:
-    # Reading values would wait for the device on a GPU, and a traced tensor has none.
-    if ids.is_cpu and not torch.compiler.is_compiling() and bool((ids == ids[0]).all()):
-        raise ValueError("all pairs have one group id, which leaves no negatives")
 
 
 def _check_options(temperature: float, variant: str) -> None:

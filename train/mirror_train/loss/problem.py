@@ -7,7 +7,7 @@ pass forward computes for every row i that has a loss, where s+_i is the score o
     loss_i = softplus(u_i), or u_i if the variant is decoupled;
     g_i = d loss_i / d u_i, its weight, and a_i = ln g_i - n_i, its log weight.
 
-A pass back computes, of the rows and of what they are contrasted with,
+A pass back computes, of the rows and of the columns that they are contrasted with,
 
     sums_i = sum over negatives j of W_ij y^_j,  W_ij = exp(s_ij + a_i) + exp(s_ij + b_j),
 
@@ -46,7 +46,7 @@ class Problem:
     Attributes:
         rows: this process's rows, of which the first `count` have a loss.
         partners: the rows with their positives: `rows` itself, except in one_way.
-        columns: what the rows are contrasted with: `partners` itself in one process.
+        columns: the rows are contrasted with these: `partners` itself in one process.
         anchors: view 1 of all processes, for the gradient of one_way; None in one process.
         count: number of rows that have a loss.
         total: number of such rows in all processes.
@@ -138,6 +138,6 @@ class Problem:
 
 
 def _sides(inputs: Inputs, one_way: bool) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the blocks of rows, and of what they are contrasted with: both may be the same."""
+    """Return the blocks of rows, and of their columns: both may be the same."""
     blocks = [z for z in inputs[:3] if z is not None]
     return (blocks[:1], blocks[1:]) if one_way else (blocks, blocks)

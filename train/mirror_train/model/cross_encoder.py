@@ -64,7 +64,7 @@ def as_classifier(base: Pretrained, labels: Sequence[str], *, seed: int) -> Pret
     """Return a model with a head for pairs on the weights of its folder.
 
     It has one logit, or one for each of `labels`. A head of that size which the folder has is kept;
-    what it lacks is drawn by the seed.
+    missing weights are drawn by the seed.
     """
     if family_of(base.model).classifier is None:
         kind = base.model.config.model_type

@@ -75,7 +75,7 @@ def _layer(module: Module) -> nn.Module:
 
 @contextlib.contextmanager
 def as_model_error(folder: Path | None = None) -> Iterator[None]:
-    """Raise a BundleError about what is declared as a ModelError: the folder is no bundle.
+    """Raise a BundleError about a declaration as a ModelError: the folder is no bundle.
 
     With the `folder` that libraries load, all of their exceptions become one, too: transformers,
     huggingface_hub, safetensors, tokenizers and pickle have no common base class.

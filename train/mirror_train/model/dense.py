@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zipfile
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 from mirror_rt.bundle.declared_keys import DeclaredFile
 from mirror_rt.errors import ModelError
 from mirror_rt.io.atomic import write_json
-from mirror_train.compute.pickles import refuse_compressed
 
 logger = logging.getLogger("mirror_train")
 
@@ -153,3 +153,16 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         raise ModelError(
             f"{pickled} cannot be read: {' '.join(str(error).split()[:30])}"
         ) from error
+
+
+def refuse_compressed(path: Path) -> None:
+    """Raise ValueError for a compressed file of torch.save, which could take all memory."""
+    if not zipfile.is_zipfile(path):
+        return  # the older format, which has no compression
+    try:
+        with zipfile.ZipFile(path) as archive:
+            held = sum(entry.file_size for entry in archive.infolist())
+    except (zipfile.BadZipFile, NotImplementedError) as error:
+        raise ValueError(f"it is damaged: {error}") from error
+    if held > path.stat().st_size:
+        raise ValueError(f"it is compressed: {held:,} bytes in a file of {path.stat().st_size:,}")

@@ -13,8 +13,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from mirror_rt.bundle.checkpoint_files import shards_of
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.errors import ModelError, Setting
-from mirror_train.compute.pickles import refuse_compressed
 from mirror_train.model.declared_modules import unsupported
+from mirror_train.model.dense import refuse_compressed
 from mirror_train.model.model_folder import SAFE_WEIGHTS
 
 logger = logging.getLogger("mirror_train")

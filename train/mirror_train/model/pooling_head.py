@@ -105,18 +105,14 @@ class Head(nn.Module):
         """Return the length D of a text vector for token vectors of `hidden_size`."""
         size = len(self.poolings) * hidden_size
         for layer in self.layers:
-            if isinstance(layer, Dense):
-                if layer.linear.in_features != size:
+            if isinstance(layer, Dense | Flow):
+                takes = layer.size if isinstance(layer, Flow) else layer.linear.in_features
+                if takes != size:
                     raise ModelError(
-                        f"a Dense module takes {layer.linear.in_features} features, but "
-                        f"{size} come out of what is before it"
+                        f"a {type(layer).__name__} module takes {takes} features, but the part "
+                        f"before it gives {size}"
                     )
-                size = layer.linear.out_features
-            elif isinstance(layer, Flow) and layer.size != size:
-                raise ModelError(
-                    f"a Flow module takes {layer.size} features, but {size} come out of what is "
-                    "before it"
-                )
+                size = size if isinstance(layer, Flow) else layer.linear.out_features
         return size if self.truncate_dim is None else self.truncate_dim
 
     def embed(self, model: nn.Module, **inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -168,11 +168,7 @@ class Source:
         offline: bool = False,
         trust_remote_code: bool = False,
     ) -> Source:
-        """Find a model in a folder, on the hub, or the embedded default, and describe it.
-
-        Raises:
-            ModelError: there is none, or what its folder declares is refused.
-        """
+        """Find a model in a folder, on the hub, or the embedded default, and describe it."""
         root, commit = resolve_model(str(name), revision=revision, offline=offline)
         with as_model_error():
             description = describe_folder(

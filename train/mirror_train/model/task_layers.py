@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mirror_rt.heads.task_heads import TaskHead
+from mirror_rt.heads.task_heads import HeadKind, TaskHead
 
 
 def join_features(z: Tensor, features: Sequence[str]) -> Tensor:
@@ -22,13 +23,24 @@ def join_features(z: Tensor, features: Sequence[str]) -> Tensor:
 
 
 class TaskLayer(nn.Module):
-    """A linear layer on text vectors, with dropout before it and a loss after it."""
+    """A linear layer on text vectors, with dropout before it and a loss after it.
 
-    def __init__(self, name: str, in_features: int, out_features: int, dropout: float) -> None:
+    `kind` is that of its head; `others` are further fields of the head.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        in_features: int,
+        out_features: int,
+        dropout: float,
+        kind: HeadKind,
+        **others: Any,
+    ) -> None:
         super().__init__()
-        self.name = name
         self.linear = nn.Linear(in_features, out_features)
         self.dropout = nn.Dropout(dropout)
+        self._head: dict[str, Any] = {"name": name, "kind": kind, **others}
 
     def loss(self, z: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss, a scalar, of n texts [n, D], or of n pairs as [2n, D].
@@ -40,14 +52,9 @@ class TaskLayer(nn.Module):
 
     def to_head(self) -> TaskHead:
         """Return a numpy head with the layer's current weights."""
-        raise NotImplementedError
-
-    def _arrays(self) -> dict[str, object]:
-        with torch.no_grad():
-            return {
-                "weight": self.linear.weight.float().cpu().numpy().copy(),
-                "bias": self.linear.bias.float().cpu().numpy().copy(),
-            }
+        linear = self.linear.state_dict()
+        arrays = {name: linear[name].float().cpu().numpy().copy() for name in ("weight", "bias")}
+        return TaskHead(**self._head, **arrays)
 
 
 class SoftmaxLayer(TaskLayer):
@@ -67,24 +74,16 @@ class SoftmaxLayer(TaskLayer):
         features: Sequence[str] = (),
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(name, max(1, len(features)) * dimension, len(labels), dropout)
-        self.labels, self.features = tuple(labels), tuple(features)
+        self._features, size = tuple(features), max(1, len(features)) * dimension
+        kept = {"labels": tuple(labels), "features": self._features}
+        super().__init__(name, size, len(labels), dropout, "classifier", **kept)
 
     def loss(self, z: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(self._logits(z), targets)
 
     def _logits(self, z: Tensor) -> Tensor:
-        x = join_features(z, self.features) if self.features else z
+        x = join_features(z, self._features) if self._features else z
         return self.linear(self.dropout(x))  # type: ignore[no-any-return]
-
-    def to_head(self) -> TaskHead:
-        return TaskHead(
-            self.name,
-            "classifier",
-            labels=self.labels,
-            features=self.features,
-            **self._arrays(),  # type: ignore[arg-type]
-        )
 
 
 class RegressionLayer(SoftmaxLayer):
@@ -105,24 +104,15 @@ class RegressionLayer(SoftmaxLayer):
         dropout: float = 0.0,
     ) -> None:
         low, high = scale
-        self.scale, self._numbers = scale, torch.arange(low, high + 1)
-        super().__init__(
-            name, dimension, list(map(str, self._numbers)), features=features, dropout=dropout
-        )
+        self._numbers = torch.arange(low, high + 1)
+        numbers = list(map(str, self._numbers))
+        super().__init__(name, dimension, numbers, features=features, dropout=dropout)
+        self._head |= {"kind": "regressor", "labels": (), "scale": scale}
 
     def loss(self, z: Tensor, targets: Tensor) -> Tensor:
         numbers = self._numbers.to(z.device)
         shares = (1 - (targets.to(z.dtype)[:, None] - numbers).abs()).clamp(min=0)
         return functional.kl_div(self._logits(z).log_softmax(1), shares, reduction="batchmean")
-
-    def to_head(self) -> TaskHead:
-        return TaskHead(
-            self.name,
-            "regressor",
-            features=self.features,
-            scale=self.scale,
-            **self._arrays(),  # type: ignore[arg-type]
-        )
 
 
 class CosineLayer(TaskLayer):
@@ -144,28 +134,20 @@ class CosineLayer(TaskLayer):
         scale: tuple[float, float] | None = None,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(name, dimension, size, dropout)
-        self.hinge, self.labels, self.scale = hinge, tuple(labels), scale
+        kind: HeadKind = "cosine-classifier" if scale is None else "cosine-regressor"
+        kept = {"labels": tuple(labels), "hinge": hinge, "scale": scale}
+        super().__init__(name, dimension, size, dropout, kind, **kept)
+        self._hinge, self._scale = hinge, scale
 
     def similarity(self, z: Tensor) -> Tensor:
         """Return y [n], in hinge .. 1, for the vectors of n pairs [2n, D]."""
         u, v = self.linear(self.dropout(z)).chunk(2)
-        return functional.cosine_similarity(u, v, dim=1).clamp(min=self.hinge)
+        return functional.cosine_similarity(u, v, dim=1).clamp(min=self._hinge)
 
     def loss(self, z: Tensor, targets: Tensor) -> Tensor:
         y = self.similarity(z)
-        if self.scale is None:
-            return torch.where(targets == 1, 1 - y, y - self.hinge).mean()
-        low, high = self.scale
-        wanted = self.hinge + (targets.to(y.dtype) - low) / (high - low) * (1 - self.hinge)
+        if self._scale is None:
+            return torch.where(targets == 1, 1 - y, y - self._hinge).mean()
+        low, high = self._scale
+        wanted = self._hinge + (targets.to(y.dtype) - low) / (high - low) * (1 - self._hinge)
         return functional.mse_loss(y, wanted)
-
-    def to_head(self) -> TaskHead:
-        return TaskHead(
-            self.name,
-            "cosine-classifier" if self.scale is None else "cosine-regressor",
-            labels=self.labels,
-            hinge=self.hinge,
-            scale=self.scale,
-            **self._arrays(),  # type: ignore[arg-type]
-        )

@@ -136,7 +136,8 @@ class LanguageTable:
         """
         if Path(name).is_dir():
             origin = _origins(Path(name))
-            row = next((base for base in self.bases.values() if _own(base.model) & origin), None)
+            rows = self.bases.values()
+            row = next((r for r in rows if {r.model, str(Path(r.model).resolve())} & origin), None)
             if row is None:
                 return BaseModel(name=Path(name).name, model=name)
             return dataclasses.replace(row, model=name, revision=None)
@@ -173,10 +174,6 @@ def load_languages(path: str | Path | None = None) -> LanguageTable:
             reason = error.strerror if isinstance(error, OSError) else error
             raise ConfigError(f"{own}: {reason}") from error
     return _build(bases, languages)
-
-
-def _own(model: str) -> set[str]:
-    return {model, str(Path(model).resolve())}
 
 
 def _origins(folder: Path) -> set[str]:

@@ -32,8 +32,7 @@ Rate = Annotated[float, Rule("at least 0 and less than 1", lambda value: 0 <= va
 # The seven concatenations of BURT's table 4, of the `FEATURES` in `mirror_rt.heads.task_heads`.
 CONCATENATIONS = ("u,v", "|u-v|", "u*v", "u,v,|u-v|", "u,v,u*v", "|u-v|,u*v", "u,v,|u-v|,u*v")
 Concatenation = Annotated[
-    str,
-    Rule("one of " + " ".join(map(repr, CONCATENATIONS)), lambda name: name in CONCATENATIONS),
+    str, Rule("one of " + " ".join(map(repr, CONCATENATIONS)), lambda name: name in CONCATENATIONS)
 ]
 
 

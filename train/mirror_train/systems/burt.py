@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -81,7 +82,7 @@ def _run(tasks: BurtTasks, config: TrainConfig) -> TuneReport:
     for name in objectives:
         if name != "pi":
             tasks.of(name).check_classes()
-    batches = _Batches(tasks, recipe, config.seed)
+    total, batches = plan_batches(tasks, recipe, config.seed)
     config = dataclasses.replace(config, recipe=recipe)
     with begun(config, config.precision) as run:
         run.processes.own_rows(recipe.batch_size)
@@ -92,40 +93,34 @@ def _run(tasks: BurtTasks, config: TrainConfig) -> TuneReport:
         adam = torch.optim.Adam(
             parameters, lr=recipe.learning_rate, betas=(0.9, 0.98), eps=1e-9, fused=True
         )
-        trainer = model.trainer(len(batches), batches, optimizer=adam)
+        trainer = model.trainer(total, batches, optimizer=adam)
         run.train(trainer, "burt", run.encoder(model.head))
         return model.write(trainer.stats, system="burt", data=tasks.summary(objectives))
 
 
-class _Batches:
-    """The batch of every step, from the objective whose turn it is."""
+def plan_batches(
+    tasks: BurtTasks, recipe: BurtRecipe, seed: int
+) -> tuple[int, Callable[[int], list[TaskBatch]]]:
+    """Return the number of steps, and a function from a step to its batch.
 
-    def __init__(self, tasks: BurtTasks, recipe: BurtRecipe, seed: int) -> None:
-        self._turns = turns(recipe.objectives)
-        self._size = recipe.batch_size
-        self._of: dict[str, TaskBatches | NegativeSampling] = {
-            name: _batches_of(name, tasks, recipe, seed) for name in recipe.objectives
-        }
-        self._steps = recipe.steps or math.ceil(recipe.epochs * self._longest())
+    It is of the objective whose turn it is. The steps are passes over the sentence pairs or,
+    without them, over the largest task.
+    """
+    order = turns(recipe.objectives)
+    of: dict[str, TaskBatches | NegativeSampling] = {
+        name: _batches_of(name, tasks, recipe, seed) for name in recipe.objectives
+    }
+    longest = max(
+        math.ceil(len(of[name]) / recipe.batch_size) * len(order) / order.count(name)
+        for name in (["nli"] if "nli" in of else [*of])
+    )
 
-    def __len__(self) -> int:
-        """Return the number of steps of the run."""
-        return self._steps
+    def batches(step: int) -> list[TaskBatch]:
+        done, place = divmod(step, len(order))
+        name = order[place]
+        return [of[name][done * order.count(name) + order[:place].count(name)]]
 
-    def __call__(self, step: int) -> list[TaskBatch]:
-        round_, place = divmod(step, len(self._turns))
-        name = self._turns[place]
-        number = round_ * self._turns.count(name) + self._turns[:place].count(name)
-        return [self._of[name][number]]
-
-    def _longest(self) -> float:
-        """Return the steps of a pass over the sentence pairs or, without them, the largest task."""
-        names = ["nli"] if "nli" in self._of else list(self._of)
-        share = len(self._turns)
-        return max(
-            math.ceil(len(self._of[name]) / self._size) * share / self._turns.count(name)
-            for name in names
-        )
+    return recipe.steps or math.ceil(recipe.epochs * longest), batches
 
 
 def _batches_of(

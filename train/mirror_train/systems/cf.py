@@ -8,35 +8,33 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.cli.parsing.options import Given, Group, Help
-from mirror_rt.errors import ConfigError, OutputExistsError, Setting
+from mirror_rt.errors import ConfigError, Setting
 from mirror_train.data.batches import Batches, StepBatch
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.recipe import Hyperparameters, NotNegative, Recipe, load_recipe
 from mirror_train.systems.flow import (
     FlowRecipe,
-    LikelihoodSteps,
     bits_per_dimension,
     check_batch,
     flow_trainer,
     initial_flow,
+    likelihood_steps,
     read_sentences,
     text_vectors,
 )
 from mirror_train.systems.options import StringOptions, Training, print_result, run_options
 from mirror_train.systems.system import Claim, Entry, System
-from mirror_train.training.run_config import TrainConfig, finished_run
-from mirror_train.training.steps import Part
+from mirror_train.training.run_config import TrainConfig, finished_run, left_over
+from mirror_train.training.steps import Part, Steps
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mirror_train.compute.processes import Processes
     from mirror_train.model.glow import Flow
     from mirror_train.model.pretrained import Pretrained
     from mirror_train.training.loop import Trainer
-    from mirror_train.training.mirror import ViewTokenizer
     from mirror_train.training.run import Run, TuneReport
 
 # The fields of the first step's recipe with an option; a flow has options of some of their names.
@@ -113,13 +111,10 @@ class _Ablations:
 
 @dataclass(frozen=True, kw_only=True)
 class _FirstStep:
-    """The recipe of the first step, and what overrides it."""
+    """The recipe of the first step, and the options that override it."""
 
     recipe: Annotated[str, Help("its recipe", "NAME|FILE.toml")] = "cf"
-    changes: Annotated[
-        Given[Recipe],
-        Group(only=_MIRROR, names=_NAMES, overrides=True),
-    ]
+    changes: Annotated[Given[Recipe], Group(only=_MIRROR, names=_NAMES, overrides=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +123,7 @@ class TrainCf(Training):
 
     First by Mirror-BERT, with spans of tokens masked (as 'mirror-rt tune --recipe cf'). Then the
     encoder is frozen, and a normalising flow behind it is fitted by likelihood and by Mirror-BERT's
-    loss of what the flow gives, weighted by --mirror-weight.
+    loss of the flow's vectors, weighted by --mirror-weight.
 
     The folder is exported and evaluated like a tuned one, the flow inside the graph;
     sentence-transformers refuses it, for it has no such module. Ctrl-C writes a checkpoint,
@@ -169,59 +164,40 @@ class TrainCf(Training):
         return self.ablations.cf.make(mirror=mirror, **own)
 
 
-class RegularisedSteps:
-    """The steps of BERT-CF: likelihood and Mirror-BERT's loss together (section 4.2).
+def cf_trainer(
+    run: Run, base: Pretrained, flow: Flow, batches: Batches, recipe: CfRecipe
+) -> Trainer:
+    """Return the trainer of a flow by likelihood and Mirror-BERT's loss together (section 4.2).
 
     Each step encodes two views of its `flow.batch_size` strings, with dropout: the flow's vectors
     of both go into InfoNCE, and those of the first view into the likelihood. The flow is in
     float32. The encoder is frozen or, with `joint`, trained by InfoNCE alone.
     """
-
-    def __init__(
-        self,
-        flow: Flow,
-        tokenize: ViewTokenizer,
-        batches: Batches,
-        recipe: CfRecipe,
-        processes: Processes,
-    ) -> None:
-        self._flow, self._tokenize, self._batches = flow, tokenize, batches
-        self._recipe, self._group = recipe, processes.group
-
-    def __len__(self) -> int:
-        return self._recipe.flow.steps
-
-    def __getitem__(self, step: int) -> list[Part]:
-        batch = self._batches[step]
-        return [Part(self._tokenize(batch), partial(self._loss, batch))]
-
-    def _loss(self, batch: StepBatch, x: Tensor) -> Tensor:
-        from mirror_train.training.mirror import contrast
-
-        x = x.float()
-        z = self._flow(x)
-        contrastive = contrast(z, batch, self._recipe.mirror, process_group=self._group)
-        z1 = z.chunk(batch.views)[0]
-        if self._recipe.joint:
-            # The likelihood must train only the flow: it would shrink the encoder's vectors.
-            z1 = self._flow(x.detach().chunk(batch.views)[0])
-        likelihood = bits_per_dimension(z1, self._flow.log_determinant())
-        return self._recipe.mirror_weight * contrastive + likelihood
-
-
-def cf_trainer(
-    run: Run, base: Pretrained, flow: Flow, batches: Batches, recipe: CfRecipe
-) -> Trainer:
-    """Return the trainer of a flow by likelihood and Mirror-BERT's loss; see `RegularisedSteps`."""
     from mirror_train.loss import cuda_device
     from mirror_train.model.pooling_head import Head
-    from mirror_train.training.mirror import ViewTokenizer
+    from mirror_train.training.mirror import ViewTokenizer, contrast
 
     cuda_device.prepare(run.device)  # while the device's memory is free
-    tokenize = ViewTokenizer(base, recipe.mirror)
-    steps = RegularisedSteps(flow, tokenize, batches, recipe, run.processes)
-    head, rate = Head([recipe.mirror.fixed_pooling]), recipe.mirror.learning_rate
-    return flow_trainer(run, base, head, flow, steps, recipe.flow, rate if recipe.joint else None)
+    tokenize, group = ViewTokenizer(base, recipe.mirror), run.processes.group
+
+    def loss(batch: StepBatch, x: Tensor) -> Tensor:
+        x = x.float()
+        z = flow(x)
+        contrastive = contrast(z, batch, recipe.mirror, process_group=group)
+        z1 = z.chunk(batch.views)[0]
+        if recipe.joint:
+            # The likelihood must train only the flow: it would shrink the encoder's vectors.
+            z1 = flow(x.detach().chunk(batch.views)[0])
+        likelihood = bits_per_dimension(z1, flow.log_determinant())
+        return recipe.mirror_weight * contrastive + likelihood
+
+    def parts(step: int) -> list[Part]:
+        batch = batches[step]
+        return [Part(tokenize(batch), partial(loss, batch))]
+
+    steps, head = Steps(recipe.flow.steps, parts), Head([recipe.mirror.fixed_pooling])
+    rate = recipe.mirror.learning_rate if recipe.joint else None
+    return flow_trainer(run, base, head, flow, steps, recipe.flow, rate)
 
 
 def _run(data: TrainingData, config: TrainConfig) -> TuneReport:
@@ -249,13 +225,14 @@ def _run(data: TrainingData, config: TrainConfig) -> TuneReport:
         chosen = recipe.mirror.replace(pooling=choose_pooling(base, first).pooling)
         recipe, first = recipe.replace(mirror=chosen), dataclasses.replace(first, recipe=chosen)
         check_recipe(recipe.mirror, data, base, run.processes.count)
-        finished = config.resume and (first.out / Layout.manifest).is_file()
+        of_base = {"weights_sha256": base.weights_sha256()}
+        finished = None if recipe.joint else finished_run(first, data.sha256(), of_base)
         # While the run's result is written, that of a first step still to come is on the disk.
         copies = 1 if recipe.joint or finished else 2
         run.start(data.sha256(), recipe.to_dict(), copies=copies)
         training: dict[str, Any] = {}
         if not recipe.joint:
-            encoder, training = _first_step(data, first, run, finished=finished)
+            encoder, training = _first_step(data, first, run, finished)
         try:
             flow, trainer = _second_step(data, recipe, encoder, run)
         except KeyboardInterrupt as error:
@@ -280,24 +257,16 @@ def _run(data: TrainingData, config: TrainConfig) -> TuneReport:
 
 
 def _first_step(
-    data: TrainingData, config: TrainConfig, run: Run, *, finished: bool
+    data: TrainingData, config: TrainConfig, run: Run, finished: Manifest | None
 ) -> tuple[Pretrained, dict[str, Any]]:
-    """Return the encoder after Mirror-BERT, and what mirror.json records of that step."""
+    """Return the encoder after Mirror-BERT, and the records of that step for mirror.json."""
     from mirror_train.model.pretrained import load_pretrained
     from mirror_train.training.tune import tune
 
     out = config.out
-    if finished:
-        wanted = {"model": run.base.weights_sha256(), "data": data.sha256()}
-        manifest = finished_run(config, wanted | {"select": config.selects})
-    else:
-        if out.exists() and not config.overwrite:
-            raise OutputExistsError(
-                f"{out} is left of an earlier run: continue it with --resume, or start again with "
-                "--overwrite"
-            )
-        manifest = tune(data, config, base=run.base).manifest
-    training = manifest.training or {}
+    if finished is None and out.exists() and not config.overwrite:
+        raise left_over(out)
+    training = (finished or tune(data, config, base=run.base).manifest).training or {}
     kept = ("steps", "loss_first", "loss_last", "seconds", "best_step")
     options = config.load_options(str(out))
     tuned = load_pretrained(str(out), dropout=config.recipe.dropout, **options)
@@ -324,7 +293,7 @@ def _second_step(
         )
         trainer = cf_trainer(run, encoder, flow, batches, recipe)
     else:
-        steps = LikelihoodSteps(flow, vectors, recipe.flow, run)
+        steps = likelihood_steps(flow, vectors, recipe.flow, run)
         trainer = flow_trainer(run, encoder, head, flow, steps, recipe.flow)
     flowed = Head(head.poolings, [flow])
     run.train(trainer, "flow", run.encoder(flowed, encoder))

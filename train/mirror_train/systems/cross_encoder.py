@@ -184,16 +184,16 @@ def pair_trainer(
 ) -> Trainer:
     """Return the trainer of the run's model and its head on pairs and their targets.
 
-    `tokenize` takes the 2n texts of a batch, n and then their partners, and `loss` what comes of
-    them, in float32, with the targets [n].
+    `tokenize` takes the 2n texts of a batch, n and then their partners, and `loss` their
+    vectors or logits, in float32, with the targets [n].
     """
-    from mirror_train.training.labelled import LabelledSteps
+    from mirror_train.training.labelled import labelled_steps
 
     run.base.check_length(recipe.max_length)
     run.processes.own_rows(recipe.batch_size)
     batches = TaskBatches("pairs", rows, recipe.batch_size, (run.config.seed,))
     total = recipe.steps or math.ceil(recipe.epochs * len(rows) / recipe.batch_size)
-    steps = LabelledSteps(
+    steps = labelled_steps(
         total,
         lambda step: [batches[step]],
         tokenize,
@@ -227,7 +227,7 @@ def write_pairs(
 
 
 def data_hash(pairs: Examples, teacher: str | None) -> str:
-    """Return what identifies the data of a run: of scores that a model gave, the model."""
+    """Return the identity of a run's data: of scores that a model gave, with the model's."""
     if teacher is None:
         return pairs.sha256()
     return f"{dataclasses.replace(pairs, targets=np.zeros(len(pairs))).sha256()} by {teacher}"

@@ -16,16 +16,10 @@ from mirror_train.data.inputs import Inputs
 from mirror_train.data.training_data import TrainingData
 from mirror_train.data.views import epoch_order
 from mirror_train.recipes.recipe import Hyperparameters, NotNegative, Positive, Rate, least
-from mirror_train.systems.options import (
-    MODEL,
-    StringOptions,
-    Training,
-    print_result,
-    run_options,
-)
+from mirror_train.systems.options import MODEL, StringOptions, Training, print_result, run_options
 from mirror_train.systems.system import Claim, Entry, System
 from mirror_train.training.run_config import TrainConfig
-from mirror_train.training.steps import Part
+from mirror_train.training.steps import Part, Steps
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,7 +30,6 @@ if TYPE_CHECKING:
     from mirror_train.model.pretrained import Pretrained
     from mirror_train.training.loop import Trainer
     from mirror_train.training.run import Run, TuneReport
-    from mirror_train.training.steps import Steps
 
 # The most vectors that the ActNorms are fitted to before the first step.
 _INITIAL = 4096
@@ -132,27 +125,22 @@ def initial_flow(size: int, recipe: FlowRecipe, *, seed: int, vectors: Vectors) 
     return flow
 
 
-class LikelihoodSteps:
-    """The steps of BERT-flow: the likelihood of fixed vectors, float32 [n, D], in random order."""
+def likelihood_steps(flow: Flow, vectors: Vectors, recipe: FlowRecipe, run: Run) -> Steps:
+    """Return BERT-flow's steps: the likelihood of fixed vectors [n, D], in random order."""
+    import torch
 
-    def __init__(self, flow: Flow, vectors: Vectors, recipe: FlowRecipe, run: Run) -> None:
-        import torch
+    x, size = torch.from_numpy(vectors), recipe.batch_size
 
-        self._flow, self._x = flow, torch.from_numpy(vectors)
-        self._recipe, self._seed, self._processes = recipe, run.config.seed, run.processes
+    def loss(x: Tensor) -> Tensor:
+        return bits_per_dimension(flow(x), flow.log_determinant())
 
-    def __len__(self) -> int:
-        return self._recipe.steps
+    def parts(step: int) -> list[Part]:
+        epoch, batch = divmod(step, len(x) // size)
+        rows = epoch_order(len(x), seed=run.config.seed, epoch=epoch)[batch * size :][:size]
+        own = rows[run.processes.own_rows(size)].copy()
+        return [Part(x[own].to(run.device), loss)]
 
-    def __getitem__(self, step: int) -> list[Part]:
-        size = self._recipe.batch_size
-        epoch, batch = divmod(step, len(self._x) // size)
-        rows = epoch_order(len(self._x), seed=self._seed, epoch=epoch)[batch * size :][:size]
-        own = rows[self._processes.own_rows(size)].copy()
-        return [Part(self._x[own].to(self._processes.device), self._loss)]
-
-    def _loss(self, x: Tensor) -> Tensor:
-        return bits_per_dimension(self._flow(x), self._flow.log_determinant())
+    return Steps(recipe.steps, parts)
 
 
 def flow_trainer(
@@ -189,7 +177,7 @@ def flow_trainer(
 
 
 def check_batch(data: TrainingData, batch_size: int, option: str = "--batch-size") -> None:
-    """Raise DataError for fewer strings than a batch has; `option` is what sets its size."""
+    """Raise DataError for fewer strings than a batch has; `option` sets its size."""
     count = min(len(data), len({*data.first, *data.second}))  # pairs may share strings
     if count < batch_size:
         hint = f"pass {option} {count} or less" if count > 1 else "give at least 2"
@@ -245,7 +233,7 @@ def _run(data: TrainingData, config: TrainConfig) -> TuneReport:
         run.start(data.sha256(), fields | {"pooling": head.pooling})
         vectors = text_vectors(run, base, head, data)
         flow = initial_flow(dimension, recipe, seed=config.seed, vectors=vectors)
-        steps = LikelihoodSteps(flow, vectors, recipe, run)
+        steps = likelihood_steps(flow, vectors, recipe, run)
         trainer = flow_trainer(run, base, head, flow, steps, recipe)
         flowed = Head(head.poolings, [*head.layers, flow])
         run.train(trainer, "flow", run.encoder(flowed))

@@ -1,4 +1,4 @@
-"""Define the options that the commands of systems share, and print what a run has made."""
+"""Define the options that the commands of systems share, and print the result of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirror_train.compute.launch import is_first_process
 from mirror_train.data.strings import TOP, DataFormat, load_training_data, longer_than, word_list
 from mirror_train.data.training_data import TrainingData
 from mirror_train.model.model_folder import DEFAULT_MODEL
-from mirror_train.training.run_config import TrainConfig
+from mirror_train.training.run_config import TrainConfig, beside
 
 if TYPE_CHECKING:
     from mirror_train.training.run import TuneReport
@@ -46,8 +46,7 @@ class Training(Invocation):
     out: Annotated[Path, Help("folder to write", "DIR")]
     hub: HubOptions
     trust_remote_code: Annotated[
-        bool,
-        Help("run the Python code that comes with the model, if it needs any: read it first"),
+        bool, Help("run the Python code that comes with the model, if it needs any: read it first")
     ] = False
     quiet: Annotated[bool, Help("show no progress")] = False
 
@@ -64,7 +63,7 @@ class Training(Invocation):
     def kept(self) -> str:
         """Say what an interrupted run has left, if the run itself has not said so."""
         for name, what in (("checkpoints", "a checkpoint"), ("cycles", "what is finished")):
-            if (kept := self.out.parent / f"{self.out.name}.{name}").is_dir():
+            if (kept := beside(self.out, name)).is_dir():
                 return f"{kept} holds {what}, continue with --resume"
         return "nothing was saved yet, start the same command again"
 

@@ -62,11 +62,6 @@ class Entry:
     optional: tuple[str, ...] = ()
 
 
-def as_it_is(recipe: Any, data: Any, pooling: TunedPooling) -> Any:
-    """Return the recipe that was given."""
-    return recipe
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
     """A training system. A module of this folder that has one as `SYSTEM` adds it everywhere.
@@ -94,7 +89,7 @@ class System:
     settings: tuple[str, ...] = ("precision",)
     labelled: bool = False
     entries: tuple[Entry, ...] = ()
-    fitted: Callable[[Any, Any, TunedPooling], Any] = as_it_is
+    fitted: Callable[[Any, Any, TunedPooling], Any] = lambda recipe, data, pooling: recipe
 
     def not_taken(self) -> dict[str, Any]:
         """Return the settings that this system does not take, with their defaults."""

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from mirror_rt.bundle.manifest import Layout, PoolingMode
+from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.cli.parsing.options import Given, Group, Help
-from mirror_rt.errors import OutputExistsError
 from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.io.atomic import check_free, new_folder, sha256
 from mirror_train.compute.launch import check_one_process
@@ -33,13 +32,11 @@ from mirror_train.systems.cross_encoder import (
 )
 from mirror_train.systems.options import Training, print_result, run_options
 from mirror_train.systems.system import System
-from mirror_train.training.run_config import TrainConfig, finished_run
+from mirror_train.training.run_config import TrainConfig, finished_run, left_over
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mirror_train.model.pooling_head import Head
-    from mirror_train.model.pretrained import Pretrained
     from mirror_train.training.run import TuneReport
 
 CROSS_ENCODER, ENCODER = "cross-encoder", "encoder"
@@ -132,10 +129,7 @@ def _run(pairs: Examples, config: TrainConfig) -> TuneReport:
     if config.overwrite:
         shutil.rmtree(cycles, ignore_errors=True)
     if cycles.exists() and not config.resume:
-        raise OutputExistsError(
-            f"{cycles} is left of an earlier run: continue it with --resume, or start again "
-            "with --overwrite"
-        )
+        raise left_over(cycles)
     found: dict[str, list[TuneReport]] = {CROSS_ENCODER: [], ENCODER: []}
     encoder, cross_encoder = config.model, config.teacher
     for cycle in range(1, config.recipe.cycles + 1):
@@ -170,10 +164,11 @@ def _to_cross_encoder(pairs: Examples, config: TrainConfig, cycle: int, model: s
     from mirror_train.compute.precision import resolve_device
     from mirror_train.model.pretrained import load_pretrained
     from mirror_train.model.torch_encoder import TorchEncoder
+    from mirror_train.training.labelled import head_of
 
     settings = _settings(config, cycle, CROSS_ENCODER, config.recipe.cross, model)
     base = load_pretrained(model, **config.load_options(model))
-    head = _head(base, config.recipe.pooling)
+    head = head_of(base, config.recipe.pooling)
     teacher = f"{','.join(base.weights_sha256())} with {head.pooling}"
     if (finished := _finished(settings, pairs, teacher)) is not None:
         return finished
@@ -191,6 +186,7 @@ def _to_encoder(
     """Train the encoder of a cycle on the scores of a cross-encoder."""
     from mirror_train.model.cross_encoder import TorchCrossEncoder
     from mirror_train.model.model_checks import weight_files
+    from mirror_train.training.labelled import head_of
     from mirror_train.training.run import begun
 
     recipe = config.recipe.encoder
@@ -204,7 +200,7 @@ def _to_encoder(
     rows = dataclasses.replace(pairs, targets=scorer.scores(pairs.first, pairs.second))
     with begun(settings, settings.precision) as run:
         base = run.load(dropout=recipe.dropout)
-        head = _head(base, config.recipe.pooling)
+        head = head_of(base, config.recipe.pooling)
         fields = dataclasses.asdict(recipe) | {"pooling": head.pooling}
         run.start(data_hash(pairs, teacher), fields)
         tokenizer = base.text_tokenizer(recipe.max_length)
@@ -228,21 +224,12 @@ def _finished(settings: TrainConfig, pairs: Examples, teacher: str) -> TuneRepor
     from mirror_train.training.loop import TrainingStats
     from mirror_train.training.run import TuneReport
 
-    if not (settings.resume and (settings.out / Layout.manifest).is_file()):
-        return None
-    wanted = {"data": data_hash(pairs, teacher), "select": settings.selects}
-    return TuneReport(settings.out, finished_run(settings, wanted), TrainingStats())
+    kept = finished_run(settings, data_hash(pairs, teacher))
+    return None if kept is None else TuneReport(settings.out, kept, TrainingStats())
 
 
 def _rho(report: TuneReport) -> float:
     return float((report.manifest.training or {}).get("spearman", 0))
-
-
-def _head(base: Pretrained, pooling: PoolingMode | Literal["auto"]) -> Head:
-    from mirror_train.model.pooling_head import Head
-    from mirror_train.training.labelled import declared_or_mean
-
-    return declared_or_mean(base) if pooling == "auto" else Head([pooling])
 
 
 SYSTEM = System(

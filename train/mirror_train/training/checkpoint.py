@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
-from mirror_rt.errors import ConfigError, OutputExistsError
+from mirror_rt.errors import ConfigError
 from mirror_rt.io.atomic import new_file
-from mirror_train.compute.pickles import refuse_compressed
-from mirror_train.training.run_config import check_same_run
+from mirror_rt.kept_work import Identity
+from mirror_train.model.dense import refuse_compressed
+from mirror_train.training.run_config import beside, check_same_run, left_over
 
 _FORMAT = 2  # of the fields of Checkpoint
 
@@ -48,16 +49,13 @@ class CheckpointStore:
     """
 
     def __init__(self, out: Path, run: dict[str, Any]) -> None:
-        self.folder = out.parent / f"{out.name}.checkpoints"
-        self._run = run
+        self.folder = beside(out, "checkpoints")
+        self._run = Identity(run)
 
     def check_unused(self) -> None:
         """Raise OutputExistsError where an earlier run left a checkpoint."""
         if newest := self._newest():
-            raise OutputExistsError(
-                f"{newest} is left of an earlier run: continue it with --resume, or start again "
-                "with --overwrite"
-            )
+            raise left_over(newest)
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint atomically, then remove the older ones."""
@@ -65,7 +63,7 @@ class CheckpointStore:
         values = {f.name: getattr(checkpoint, f.name) for f in dataclasses.fields(checkpoint)}
         try:
             with new_file(path, overwrite=True) as file:
-                torch.save({"format": _FORMAT, "run": self._run, **values}, file)
+                torch.save({"format": _FORMAT, "run": self._run.values, **values}, file)
         except RuntimeError as error:  # torch.save's error for a full disk
             raise OSError(
                 f"cannot write the checkpoint {path}: {error.__context__ or error}"
@@ -97,7 +95,7 @@ class CheckpointStore:
             raise ConfigError(
                 f"{path} cannot be read: {reason}; remove it to start again"
             ) from error
-        check_same_run(path, run, dict.fromkeys(run) | self._run)
+        check_same_run(path, run, self._run)
         return checkpoint
 
     def remove(self) -> None:

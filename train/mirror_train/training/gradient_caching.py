@@ -16,8 +16,8 @@ more forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -25,59 +25,40 @@ from torch import Tensor
 from mirror_train.compute.random_state import RandomState
 
 Chunk = TypeVar("Chunk")
+T = TypeVar("T")
 
 
-class _Cached(NamedTuple, Generic[Chunk]):
-    """A chunk after the first pass; the loss leaves its gradient in `embeddings.grad`."""
+def backward_in_chunks(
+    encode: Callable[[Chunk], Tensor],
+    chunks: Sequence[Chunk],
+    backward: Callable[[list[Tensor]], T],
+    *,
+    device: torch.device,
+) -> T:
+    """Compute the gradients of a step; return the result of `backward`.
 
-    chunk: Chunk
-    random: RandomState
-    embeddings: Tensor
-
-
-class GradCache(Generic[Chunk]):
-    """The cached gradient computation of one step.
-
-    Call `parts = first_pass(chunks)`, then `loss(parts).backward()`, then `second_pass()`.
-    The loss may be computed and scaled as usual: under automatic mixed precision, scale it once
-    (`GradScaler.scale(loss).backward()`) and the parameters' gradients carry that scale, ready for
-    `GradScaler.step`.
-
-    `encode` maps one chunk to its embeddings [rows, D]. It is called twice for every chunk, with
-    the generators in the same state, and must return the same result both times: it may draw from
-    torch's default generators of the CPU and of `device`, and from nothing else. Enter autocast
-    inside it, or around both passes.
+    Args:
+        encode: maps a chunk to its embeddings [rows, D]. It is called twice for every chunk, with
+            the generators in the same state, and must return the same result both times: it may
+            draw from torch's default generators of the CPU and of `device`, and from nothing else.
+            Enter autocast inside it, or around this call.
+        chunks: the parts of the batch.
+        backward: backpropagates the loss of the chunks' embeddings, leaves in the dtype of
+            `encode`. Under automatic mixed precision, scale the loss once: the parameters'
+            gradients carry that scale, ready for `GradScaler.step`.
+        device: whose generators are drawn from. They are left as `backward` leaves them.
     """
-
-    def __init__(self, encode: Callable[[Chunk], Tensor], *, device: torch.device) -> None:
-        self._encode, self._device = encode, device
-        self._cached: list[_Cached[Chunk]] = []
-
-    def first_pass(self, chunks: Iterable[Chunk]) -> list[Tensor]:
-        """Return the embeddings of every chunk, each a leaf [rows, D] in the dtype of `encode`.
-
-        The chunks kept by an earlier call are forgotten.
-        """
-        self._cached = []
-        for chunk in chunks:
-            random = RandomState.now(self._device)
-            with torch.no_grad():
-                embeddings = self._encode(chunk)
-            self._cached.append(_Cached(chunk, random, embeddings.requires_grad_()))
-        # An autocast context around both passes caches 16-bit copies of the weights. Those of the
-        # first pass have no graph, so the second pass must not use them.
-        torch.clear_autocast_cache()
-        return [cached.embeddings for cached in self._cached]
-
-    def second_pass(self) -> None:
-        """Backpropagate the gradient of the embeddings into the parameters' `grad`.
-
-        The generators are left as they were found.
-        """
-        cached, self._cached = self._cached, []
-        with RandomState.kept(self._device):
-            for chunk, random, embeddings in cached:
-                if embeddings.grad is None:
-                    raise RuntimeError("second_pass() before the loss's backward()")
-                random.restore(self._device)
-                torch.autograd.backward(self._encode(chunk), embeddings.grad)
+    states, embeddings = [], []
+    for chunk in chunks:
+        states.append(RandomState.now(device))
+        with torch.no_grad():
+            embeddings.append(encode(chunk).requires_grad_())
+    # An autocast context around both passes caches 16-bit copies of the weights. Those of the
+    # first pass have no graph, so the second pass must not use them.
+    torch.clear_autocast_cache()
+    found = backward(embeddings)
+    with RandomState.kept(device):
+        for chunk, state, z in zip(chunks, states, embeddings, strict=True):
+            state.restore(device)
+            torch.autograd.backward(encode(chunk), z.grad)
+    return found

@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.errors import ModelError
 from mirror_rt.evaluation.models import EvaluatedModel, LanguageView
 from mirror_rt.heads.predictor import score_predictions
@@ -28,7 +29,7 @@ from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.training.loop import Selection, Trainer, TrainingStats, adamw
 from mirror_train.training.run import Run, TuneReport, begun
 from mirror_train.training.run_config import TrainConfig
-from mirror_train.training.steps import Part
+from mirror_train.training.steps import Part, Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class TaskModel:
         return {"encoder": self.run.base.model, "head": self.head, "tasks": tasks}
 
     def view(self) -> LanguageView:
-        """Return what gives the vectors of the current weights, and encodes each text once."""
+        """Return an encoder by the current weights, which encodes each text once."""
         return self.frozen or _view(self.run.encoder(self.head))
 
     def heads(self) -> Heads:
@@ -85,7 +86,7 @@ class TaskModel:
         def loss(task: str, z: Tensor, targets: Tensor) -> Tensor:
             return factors[task] * self.layers[task].loss(z, targets)
 
-        steps = LabelledSteps(total, batches, inputs, loss, run.processes)
+        steps = labelled_steps(total, batches, inputs, loss, run.processes)
         return run.trainer(steps, self.head, self.modules, run.config.recipe, **options)
 
     def write(
@@ -122,7 +123,7 @@ def open_model(
     recipe, seed = run.config.recipe, run.config.seed
     base = run.load(dropout=recipe.dropout)
     base.check_length(recipe.max_length)
-    head = declared_or_mean(base) if recipe.pooling == "auto" else Head([recipe.pooling])
+    head = head_of(base, recipe.pooling)
     fields = dataclasses.asdict(recipe) | {"pooling": head.pooling}
     run.start(data, fields, selects=selects)
     with torch.random.fork_rng(devices=[]):
@@ -138,8 +139,10 @@ def _view(encoder: TorchEncoder) -> LanguageView:
     return EvaluatedModel("the model", lambda language: encoder).of(None)
 
 
-def declared_or_mean(base: Pretrained) -> Head:
-    """Return the pooling that a base model declares, with the layers after it; else the mean."""
+def head_of(base: Pretrained, pooling: PoolingMode | Literal["auto"]) -> Head:
+    """Return the head of a pooling; for `auto` the one that the model declares, else the mean."""
+    if pooling != "auto":
+        return Head([pooling])
     head = declared_head(base.description) or Head(["mean"])
     simple = len(head.poolings) == 1 and len(head.layers) <= 1
     if not simple or head.dimension(base.dimension) != base.dimension:
@@ -155,36 +158,29 @@ def declared_or_mean(base: Pretrained) -> Head:
     return head
 
 
-class LabelledSteps:
-    """The steps of a run on labelled rows: each has a part for every batch of a task.
+def labelled_steps(
+    total: int,
+    batches: Callable[[int], list[TaskBatch]],
+    inputs: Callable[[list[str]], RaggedTokens | Tensor],
+    loss: Callable[[str, Tensor, Tensor], Tensor],
+    processes: Processes,
+) -> Steps:
+    """Return the steps of a run on labelled rows: each has a part for every batch of a task.
 
     `batches` maps a step to its batches, `inputs` the texts of a batch to their tokens, or to
-    vectors that are known already, and `loss` the task, what comes of its texts, in float32, and
+    vectors that are known already, and `loss` the task, the vectors of its texts, in float32, and
     its targets to a scalar. In a process of several, each takes its share of the rows.
     """
 
-    def __init__(
-        self,
-        total: int,
-        batches: Callable[[int], list[TaskBatch]],
-        inputs: Callable[[list[str]], RaggedTokens | Tensor],
-        loss: Callable[[str, Tensor, Tensor], Tensor],
-        processes: Processes,
-    ) -> None:
-        self._total, self._batches, self._processes = total, batches, processes
-        self._inputs, self._loss = inputs, loss
+    def of(batch: TaskBatch, z: Tensor) -> Tensor:
+        return loss(batch.task, z.float(), torch.from_numpy(batch.targets).to(z.device))
 
-    def __len__(self) -> int:
-        return self._total
+    def parts(step: int) -> Iterator[Part]:
+        for batch in batches(step):
+            own = batch.share(processes)
+            yield Part(inputs(own.texts), partial(of, own))
 
-    def __getitem__(self, step: int) -> Iterator[Part]:
-        for batch in self._batches(step):
-            own = batch.share(self._processes)
-            yield Part(self._inputs(own.texts), partial(self._of, own))
-
-    def _of(self, batch: TaskBatch, z: Tensor) -> Tensor:
-        targets = torch.from_numpy(batch.targets).to(z.device)
-        return self._loss(batch.task, z.float(), targets)
+    return Steps(total, parts)
 
 
 def train_tasks(

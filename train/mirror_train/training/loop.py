@@ -28,7 +28,7 @@ from mirror_train.training.checkpoint import (
     Interrupted,
     deferred_interrupt,
 )
-from mirror_train.training.gradient_caching import GradCache
+from mirror_train.training.gradient_caching import backward_in_chunks
 from mirror_train.training.movement import Neighbours, rate_factor
 from mirror_train.training.steps import Part, Steps
 
@@ -152,7 +152,7 @@ class Trainer:
         With `checkpoint_every` 0, a checkpoint is only written on interruption: Ctrl-C or SIGTERM,
         in any of the processes, ends the run with Interrupted after the running step.
         """
-        total = len(self.steps)
+        total = self.steps.total
         start = 0 if resume_from is None else self._restore(resume_from)
         with deferred_interrupt() as interrupted, RandomState.kept(self.forward.device):
             for step in range(start, total):
@@ -187,14 +187,14 @@ class Trainer:
         began = time.perf_counter()
         self._train_mode(on=True)  # an evaluation between two steps has ended it
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            factor = rate_factor(step, len(self.steps), warm_up=self.warm_up, decay=self.decay)
+            factor = rate_factor(step, self.steps.total, warm_up=self.warm_up, decay=self.decay)
             group["lr"] = rate * factor
         # Dropout draws from torch's generators: seeded by the step, they give a resumed run the
         # masks of an uninterrupted one.
         rng = step_rng(seed=self.seed, step=step)
         torch.manual_seed(dropout_seed(rng, rank=self.processes.rank))
         self.optimizer.zero_grad(set_to_none=True)
-        value = sum(self._backward(part, step) for part in self.steps[step])
+        value = sum(self._backward(part, step) for part in self.steps.parts(step))
         self.processes.average_gradients(
             one for group in self.optimizer.param_groups for one in group["params"]
         )
@@ -218,11 +218,12 @@ class Trainer:
         self.stats.padded_tokens += padded
         if self.max_rows is None:
             return self._backward_loss(part.loss(self.forward.embed(tokens, chunks)), step)
-        cache = GradCache(partial(self.forward.embed_chunk, tokens), device=self.forward.device)
-        z = in_order(cache.first_pass(chunks), chunks)
-        value = self._backward_loss(part.loss(z), step)
-        cache.second_pass()
-        return value
+        return backward_in_chunks(
+            partial(self.forward.embed_chunk, tokens),
+            chunks,
+            lambda parts: self._backward_loss(part.loss(in_order(parts, chunks)), step),
+            device=self.forward.device,
+        )
 
     def _backward_loss(self, loss: Tensor, step: int) -> float:
         # The mean is not finite in all processes where it is not in one, so that all stop.

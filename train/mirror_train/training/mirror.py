@@ -19,7 +19,7 @@ from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.loop import Trainer, adamw, encoder_forward
-from mirror_train.training.steps import Part
+from mirror_train.training.steps import Part, Steps
 
 ViewsLoss = Callable[..., Tensor]
 """From the views z1, z2 (and hard negatives), [n, D] each, to a scalar."""
@@ -57,7 +57,7 @@ def mirror_trainer(
     modules = nn.ModuleDict({"encoder": base.model} | trained)
     rows = batches.views * recipe.batch_size
     return Trainer(
-        steps=MirrorSteps(ViewTokenizer(base, recipe), batches, recipe, processes, loss),
+        steps=mirror_steps(base, batches, recipe, processes, loss),
         forward=forward,
         modules=modules,
         optimizer=adamw((one for one in modules.parameters() if one.requires_grad), recipe),
@@ -76,29 +76,29 @@ def pad_length(recipe: Recipe) -> int | None:
     return recipe.max_length if recipe.pooling == "mean-with-padding" else None
 
 
-class MirrorSteps:
-    """The steps of a run: each has one part, the views of its batch (EMNLP 2021, section 2)."""
+def mirror_steps(
+    base: Pretrained,
+    batches: Batches,
+    recipe: Recipe,
+    processes: Processes,
+    own: ViewsLoss | None = None,
+) -> Steps:
+    """Return the steps of a run: each has one part, the views of its batch (EMNLP 2021, section 2).
 
-    def __init__(
-        self,
-        tokenize: ViewTokenizer,
-        batches: Batches,
-        recipe: Recipe,
-        processes: Processes,
-        loss: ViewsLoss | None = None,
-    ) -> None:
-        self._tokenize, self._batches, self._loss = tokenize, batches, loss
-        self._recipe, self._group = recipe, processes.group
+    An `own` loss takes the place of the recipe's.
+    """
+    tokenize = ViewTokenizer(base, recipe)
 
-    def __len__(self) -> int:
-        return len(self._batches)
+    def loss(batch: StepBatch, z: Tensor) -> Tensor:
+        if own is not None:
+            return own(*z.chunk(batch.views))
+        return contrast(z, batch, recipe, process_group=processes.group)
 
-    def __getitem__(self, step: int) -> list[Part]:
-        batch = self._batches[step]
-        if (own := self._loss) is not None:
-            return [Part(self._tokenize(batch), lambda z: own(*z.chunk(batch.views)))]
-        loss = partial(contrast, batch=batch, recipe=self._recipe, process_group=self._group)
-        return [Part(self._tokenize(batch), loss)]
+    def parts(step: int) -> list[Part]:
+        batch = batches[step]
+        return [Part(tokenize(batch), partial(loss, batch))]
+
+    return Steps(len(batches), parts)
 
 
 class ViewTokenizer:

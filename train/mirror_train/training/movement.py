@@ -31,7 +31,7 @@ logger = logging.getLogger("mirror_train")
 EndedBy = Literal["steps", "epochs", "movement", "neighbours"]
 
 _WORDS, _NEAREST = 1000, 10
-# A tier of pairs is begun only while less than this part of what a run may lose is lost. Pairs of
+# A tier of pairs is begun only while less than this part of the allowed loss is lost. Pairs of
 # rarer words made multilingual-e5-small worse after 92 %, and all-MiniLM-L6-v2 better after 45 %.
 _TIER_LOSS = 0.85
 

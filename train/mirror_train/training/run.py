@@ -31,13 +31,7 @@ from mirror_train.model.pretrained import Pretrained, load_pretrained, quiet_tra
 from mirror_train.model.sentence_transformers import save_tokenizer, write_modules
 from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
-from mirror_train.training.loop import (
-    Selection,
-    Trainer,
-    TrainingStats,
-    adamw,
-    encoder_forward,
-)
+from mirror_train.training.loop import Selection, Trainer, TrainingStats, adamw, encoder_forward
 from mirror_train.training.run_config import TrainConfig
 from mirror_train.training.steps import Steps
 
@@ -112,7 +106,7 @@ class Run:
         selects: bool = False,
         **more: Any,
     ) -> None:
-        """Find the checkpoint to go on from, and check that the disk can hold what is to come.
+        """Find the checkpoint to go on from, and check that the disk can hold the run's files.
 
         `data` (hashes), `recipe` and `more` decide the result besides the base model and the
         settings of the run: where one of them differs, the checkpoint is refused. The run writes
@@ -173,10 +167,7 @@ class Run:
         )
 
     def train(
-        self,
-        trainer: Trainer,
-        what: str,
-        encoder: EmbeddingModel | Callable[[ScoredPairs], float],
+        self, trainer: Trainer, what: str, encoder: EmbeddingModel | Callable[[ScoredPairs], float]
     ) -> None:
         """Train to the end under a bar, labelled `what`, which counts the steps.
 
@@ -196,7 +187,7 @@ class Run:
             trainer.selection = self._selection = Selection(rho, self.config.evaluate_every)
         done = self._checkpoint.step if self._checkpoint else 0
         bar = progress_bar(
-            len(trainer.steps), self.shows_bars, unit="step", desc=what, initial=done
+            trainer.steps.total, self.shows_bars, unit="step", desc=what, initial=done
         )
 
         def on_step(loss: float) -> None:
@@ -230,7 +221,7 @@ class Run:
         """Write the model and its mirror.json as `out`, whole or not at all; forget checkpoints.
 
         The head is a pooling that can be tuned, and the layers after it. `recipe` has every
-        hyper-parameter, and `training` what to record besides the settings of the run and `stats`.
+        hyper-parameter, and `training` further facts to record, beside settings and `stats`.
         The model written is `tuned`, or the base model, where that was trained in place. `also`
         writes further files into the folder.
         """

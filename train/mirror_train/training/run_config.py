@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from mirror_rt.bundle.manifest import Manifest, Pooling
-from mirror_rt.errors import ConfigError, Setting
+from mirror_rt.bundle.manifest import Layout, Manifest, Pooling
+from mirror_rt.errors import ConfigError, OutputExistsError, Setting
 from mirror_rt.heads.task_heads import HEAD_NAME
 from mirror_rt.io.atomic import path_sha256
+from mirror_rt.kept_work import Identity
 from mirror_rt.keywords import take_paths
 from mirror_train.compute.precision import Precision
 from mirror_train.model.model_folder import DEFAULT_MODEL
@@ -31,7 +32,7 @@ class RunConfig:
         revision: branch, tag or commit on the hub.
         device: auto, cpu, cuda or cuda:N.
         seed: the same seed gives the same vectors on the same machine.
-        overwrite: replace an existing `out`, and forget what an earlier run has left.
+        overwrite: replace an existing `out`, and forget the checkpoints of an earlier run.
         offline: never ask the network.
         trust_remote_code: run code that comes with the base model.
         show_progress_bar: by default a bar where standard error is a terminal.
@@ -74,7 +75,7 @@ class TrainConfig(RunConfig):
         seed: the same seed gives the same vectors on the same machine (default 42; 11711, that of
             BERT-CF, for cf, burt, finetune and multitask).
         checkpoint_every: steps between checkpoints; 0 for none but on Ctrl-C.
-        resume: continue after the last checkpoint, if there is one, and with what is finished.
+        resume: continue after the last checkpoint, if there is one, and with finished parts.
         select: a table of scored pairs that choose the weights: those with the highest Spearman's
             rho, in the place of those of the last step (of Trans-Encoder also the cycle).
         evaluate_every: steps between evaluations for that choice; the last step is evaluated, too.
@@ -82,8 +83,8 @@ class TrainConfig(RunConfig):
             what the model declares, else that of the row of the model which a folder is a copy of,
             else the recipe's, else the papers' (the mean for BERT and sentences, [CLS] otherwise);
             but a recipe's `mean-without-special` goes first. `paper` passes over the base model. A
-            flow alone keeps what follows the pooling that the model declares.
-        pooling_from: what has chosen another `pooling`, to be said.
+            flow alone keeps the layers that the model declares behind its pooling.
+        pooling_from: the reason for another `pooling`, in words.
         precision: auto, fp32, bf16 or fp16.
         loss_batch: pairs contrasted with one another in a step, at least the recipe's batch size.
             That many pairs then go through the encoder at a time, and gradients are cached: memory
@@ -133,44 +134,51 @@ class TrainConfig(RunConfig):
         return {"file": self.select.name, "sha256": digest, "evaluate_every": every}
 
     def beside(self, name: str) -> Path:
-        """Return the folder OUT.name, which keeps what a run has finished until it is complete."""
-        return self.out.parent / f"{self.out.name}.{name}"
+        """Return the folder OUT.name, which keeps finished parts of a run until it is complete."""
+        return beside(self.out, name)
+
+
+def beside(out: Path, name: str) -> Path:
+    """Return the folder OUT.name of `TrainConfig.beside`."""
+    return out.parent / f"{out.name}.{name}"
+
+
+def left_over(path: Path) -> OutputExistsError:
+    """Return the error for files of an earlier run, with both ways to go on."""
+    return OutputExistsError(
+        f"{path} is left of an earlier run: continue it with --resume, or start again with "
+        "--overwrite"
+    )
 
 
 def finished_run(
-    config: TrainConfig, wanted: Mapping[str, Any], *, model: str = "weights_sha256"
-) -> Manifest:
-    """Return the manifest of the run that has finished `config.out`.
+    config: TrainConfig, data: str, base_model: Mapping[str, Any] | None = None
+) -> Manifest | None:
+    """Return the manifest of the run that has finished `config.out`; None if it is not to be kept.
 
-    Damaged files are refused, and a ConfigError names the first of the `wanted` settings that the
-    run did not have; the seed and the recipe are among them, but no pooling that the base model
-    decides. `model` names the field of the base model that is compared.
+    Damaged files are refused, and so is a run with other data (of another hash), another seed,
+    recipe or choice of the weights, or with other fields of the base model than those given; but
+    no pooling is compared that the base model decides.
     """
+    if not (config.resume and (config.out / Layout.manifest).is_file()):
+        return None
     manifest = Manifest.read(config.out, "mirror_rt encoder")
     manifest.verify(config.out)
-    training = manifest.training or {}
-    found = {
-        "model": manifest.base_model.get(model),
-        "data": (manifest.data or {}).get("sha256"),
-        "seed": training.get("seed"),
-        "select": training.get("select"),
-        **(manifest.recipe or {}),
-    }
-    settings = {"seed": config.seed, **dataclasses.asdict(config.recipe), **wanted}
+    training, recipe = manifest.training or {}, manifest.recipe or {}
+    wanted = dataclasses.asdict(config.recipe) | {"data": data, "seed": config.seed,
+                                                  "select": config.selects}  # fmt: skip
+    found = recipe | {"data": (manifest.data or {}).get("sha256"), "seed": training.get("seed"),
+                      "select": training.get("select")}  # fmt: skip
     named = config.pooling not in ("auto", "paper")
-    settings["pooling"] = config.pooling if named else found.get("pooling")
-    check_same_run(config.out, found, settings)
+    wanted["pooling"] = config.pooling if named else recipe.get("pooling")
+    for name, value in (base_model or {}).items():
+        wanted[f"base model's {name}"] = value
+        found[f"base model's {name}"] = manifest.base_model.get(name)
+    check_same_run(config.out, {name: found.get(name) for name in wanted}, Identity(wanted))
     return manifest
 
 
-def check_same_run(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raise ConfigError for the first wanted setting that the run which wrote `path` did not have.
-
-    The message names the setting with both of its values.
-    """
-    for name in sorted(wanted):
-        if found.get(name) != wanted[name]:
-            raise ConfigError(
-                f"{path} is of another run: {name} was {found.get(name)!r}, now "
-                f"{wanted[name]!r}; use the same settings, or --overwrite to start again"
-            )
+def check_same_run(path: Path, found: Mapping[str, Any], wanted: Identity) -> None:
+    """Raise ConfigError, naming a difference, if `path` is of another run."""
+    advice = "use the same settings, or --overwrite to start again"
+    wanted.check(found, f"{path} is of another run", advice, ConfigError)

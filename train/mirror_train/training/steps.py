@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,9 +26,14 @@ class Part(NamedTuple):
     loss: Callable[[Tensor], Tensor]
 
 
-class Steps(Protocol):
-    """The optimiser steps of a run: each is the sum of its parts, and follows from its number."""
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The optimiser steps of a run: each is the sum of its parts, and follows from its number.
 
-    def __len__(self) -> int: ...
+    Attributes:
+        total: how many there are.
+        parts: gives the parts of a step.
+    """
 
-    def __getitem__(self, step: int, /) -> Iterable[Part]: ...
+    total: int
+    parts: Callable[[int], Iterable[Part]]

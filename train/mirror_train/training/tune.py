@@ -185,7 +185,7 @@ def load_base(config: TrainConfig) -> Pretrained:
 
 
 def _course(trainer: Trainer, batches: Batches, ended_by: EndedBy) -> dict[str, Any]:
-    """Return what mirror.json records of the way to the end, besides the settings."""
+    """Return the course of the run, for mirror.json."""
     stats, near = trainer.stats, trainer.neighbours
     done = len(stats.losses)
     strings = sum(batches.size(step) for step in range(done))

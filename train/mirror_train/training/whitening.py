@@ -57,7 +57,7 @@ def centre_again(
 
     A direction that all vectors share hardly changes InfoNCE, so tuning brings one back.
 
-    `layer` is what `fit_whitening` returned for the other arguments; it is changed in place.
+    `layer` is the result of `fit_whitening` for the other arguments; it is changed in place.
     """
     vectors = _sample_vectors(base, Head([recipe.fixed_pooling], [layer]), data, seed, device)
     layer.linear.bias.data -= torch.from_numpy(vectors.mean(axis=0, dtype=np.float64)).to(
