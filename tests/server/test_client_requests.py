@@ -165,6 +165,12 @@ def test_classes(app):
 
 def test_other_paths_and_an_empty_text(app):
     assert ask(app, "/models", None) == ask(app, "/v1/models", None)
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": [QUERY]}
+    infer, versions = "/v2/models/vectors/infer", "/v2/models/vectors/versions"
+    body = {"inputs": [tensor]}  # of tritonclient with model_version="1"
+    assert ask(app, f"{versions}/1/infer", body) == ask(app, infer, body)
+    assert ask(app, f"{versions}/1/ready", None)[0] == ask(app, f"{versions}/1", None)[0] == 200
+    assert ask(app, f"{versions}/2/infer", body)[0] == 404
     status, answer = ask(app, "/tokenize", {"inputs": ["", "a"]})
     assert status == 200, answer
     assert [one["special"] for one in answer[0]] == [True, True]
