@@ -152,10 +152,10 @@ class Exchange:
         """
         limit, timeout = config.max_body_bytes, config.body_timeout
         coding = self.headers.get(b"content-encoding", b"identity").lower()
-        if coding not in (b"identity", b"gzip", b"x-gzip"):
-            raise Problem(415, "of compressed bodies only those of gzip are taken", "encoding",
-                          headers={"accept-encoding": "gzip"}, close=True)  # fmt: skip
-        zipped = None if coding == b"identity" else _Gunzip()
+        if coding not in (b"identity", b"gzip", b"x-gzip", b"deflate"):
+            raise Problem(415, "of compressed bodies only gzip and deflate are taken", "encoding",
+                          headers={"accept-encoding": "gzip, deflate"}, close=True)  # fmt: skip
+        zipped = None if coding == b"identity" else _Unzip()
         too_large = Problem(413, f"the body has more than {limit} bytes", "too_large")
         declared = self.headers.get(b"content-length", b"")
         chunks: list[bytes] = []
@@ -199,24 +199,24 @@ class Exchange:
                     size += len(chunk)
 
 
-class _Gunzip:
-    """Decompress a body of gzip, piece by piece, so that it never takes more room than it may."""
+class _Unzip:
+    """Decompress gzip or deflate (zlib) in pieces, so that it never takes more room than it may."""
 
     def __init__(self) -> None:
-        self._one = zlib.decompressobj(wbits=31)
+        self._one = zlib.decompressobj(wbits=47)
 
     def parts(self, data: bytes, *, last: bool) -> Iterator[bytes]:
-        """Yield what more bytes hold, at most 64 KiB at a time; Problem 400 if it is not gzip."""
+        """Yield what more bytes hold, at most 64 KiB at a time; Problem 400 if it is neither."""
         try:
             while data:
                 if self._one.eof:  # RFC 1952 allows several members
-                    self._one = zlib.decompressobj(wbits=31)
+                    self._one = zlib.decompressobj(wbits=47)
                 yield self._one.decompress(data, _PART_BYTES)
                 data = self._one.unused_data if self._one.eof else self._one.unconsumed_tail
         except zlib.error:
-            raise Problem(400, "the body is not gzip", "malformed") from None
+            raise Problem(400, "the body is neither gzip nor zlib", "malformed") from None
         if last and not self._one.eof:
-            raise Problem(400, "the body of gzip is not whole", "malformed")
+            raise Problem(400, "the compressed body is not whole", "malformed")
 
 
 async def _chunk(receive: Receive) -> tuple[bytes, bool]:

@@ -9,7 +9,7 @@ import pytest
 from starlette.routing import Route
 
 from mirror_rt.server.http import app
-from public_names import LISTS, METRICS_PAGE, SURFACES, metrics_table
+from public_names import LISTS, SURFACES, TABLES
 from server_process import ServerProcess
 
 SCRIPT = "tests/support/documents/public_names.py"
@@ -56,6 +56,7 @@ def test_metrics(bundle):
     assert found == set(expected), WRITE
 
 
-def test_the_page_of_metrics_is_that_of_the_code():
-    """Each with its kind, its labels and its meaning."""
-    assert metrics_table() in METRICS_PAGE.read_text(encoding="utf-8"), WRITE
+@pytest.mark.parametrize(("page", "first", "table"), TABLES)
+def test_a_table_is_that_of_the_code(page, first, table):
+    """Of the metrics, with their meaning, and of what clients of other servers send."""
+    assert table() in page.read_text(encoding="utf-8"), WRITE

@@ -12,6 +12,7 @@ from mirror_rt import _core
 from mirror_rt.server import ServerConfig
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.http import decoding, openai, tei
+from mirror_rt.server.http.client_fields import CLIENT_FIELDS
 
 PATHS = [(openai._decode, "input"), (tei._embed, "inputs"), (tei._similarity, "inputs.sentences"),
          (tei._tokenize, "inputs")]  # fmt: skip
@@ -153,16 +154,29 @@ def test_an_error_in_a_part_names_the_field():
         asyncio.run(tei._tokenize(body, MANY))
 
 
-@pytest.mark.parametrize("name", ["output_dimension", "output_dtype", "task", "embedding_type"])
-def test_fields_that_change_vectors_elsewhere_are_never_ignored(name):
+@pytest.mark.parametrize(
+    "one", [one for one in CLIENT_FIELDS if "openai" in one.requests and one.values is not None],
+    ids=lambda one: one.name,
+)  # fmt: skip
+def test_fields_that_change_vectors_elsewhere_are_never_ignored(one):
     ignoring = ServerConfig(unknown_fields="ignore")
-    for value in (1, "int8", ["float"]):
-        body = json.dumps({"input": "a", name: value}).encode()
+    for value in (-2, "int8", ["int8"]):
+        body = json.dumps({"input": "a", one.name: value}).encode()
         for config in (ServerConfig(), ignoring):
-            with pytest.raises(msgspec.ValidationError, match=name):
+            with pytest.raises((msgspec.ValidationError, Problem), match=one.name):
                 asyncio.run(openai._decode(body, config))
-    body = json.dumps({"input": "a", name: None}).encode()
-    assert asyncio.run(openai._decode(body, ignoring)).input == "a"
+    for value in (None, *one.values):
+        body = json.dumps({"input": "a", one.name: value}).encode()
+        request = asyncio.run(openai._decode(body, ignoring))
+        expected = None if value is None or one.sets is None else one.values[value]
+        assert (request.input, getattr(request, one.sets or "prompt")) == ("a", expected)
+
+
+def test_a_field_and_what_it_stands_for_must_agree():
+    body = {"input": "a", "output_dimension": 8, "dimensions": 8}
+    assert asyncio.run(openai._decode(json.dumps(body).encode(), ServerConfig())).dimensions == 8
+    with pytest.raises(Problem, match="output_dimension: `dimensions` says something else"):
+        asyncio.run(openai._decode(json.dumps(body | {"dimensions": 4}).encode(), ServerConfig()))
 
 
 @pytest.mark.parametrize("texts", [["a"], ["a" * 1000] * 200])

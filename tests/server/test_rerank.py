@@ -134,7 +134,8 @@ def test_cohere(app, reranker):
     np.testing.assert_allclose(
         [one["relevance_score"] for one in answer["results"]], scores[:3], atol=SCORE_ERROR
     )
-    assert set(answer) == {"id", "results", "meta"}
+    assert [set(one) for one in answer["results"]] == [{"index", "relevance_score"}] * 3
+    assert answer["meta"]["api_version"] == {"version": "2"}
     pieces = reranker.pipeline.tokenizer.pieces
     cut = [text[: pieces(text, special_tokens=False)[1].stop] for text in TEXTS]
     order, scores = expected(reranker, cut)
@@ -231,7 +232,7 @@ BAD = [
     ("/rerank", {"query": "a", "texts": "a"}, 422),
     ("/rerank", {"query": 1, "texts": ["a"]}, 422),
     ("/rerank", {"texts": ["a"]}, 422),
-    ("/rerank", {"query": "a", "texts": ["a"], "top_n": 1}, 422),
+    ("/rerank", {"query": "a", "texts": ["a"], "top_n": 0}, 422),
     ("/rerank", {"query": "a", "texts": ["a"], "model": "other"}, 404),
     ("/rerank", {"query": "a", "texts": ["a"], "truncation_direction": "up"}, 422),
     ("/rerank", b'{"query": "\\ud800", "texts": ["a"]}', 400),
@@ -240,7 +241,11 @@ BAD = [
     ("/v1/rerank", {"query": "a", "documents": [{"title": "a"}]}, 422),
     ("/v1/rerank", {"query": "a", "documents": [{"text": ""}]}, 400),
     ("/v1/rerank", {"query": "a", "documents": ["a"], "top_n": 0}, 422),
-    ("/v2/rerank", {"query": "a", "documents": [{"text": "a"}]}, 422),
+    ("/v2/rerank", {"query": "a", "documents": [{"title": "a"}]}, 422),
+    ("/v1/reranking", {"query": "a", "input": [""]}, 400),
+    ("/score", {"text_1": ["a", "b"], "text_2": ["a"]}, 422),
+    ("/score", {"text_1": "a"}, 400),
+    ("/classify", {"input": []}, 400),
     ("/v2/rerank", {"query": "a", "documents": ["a"], "max_tokens_per_doc": 0}, 422),
     ("/v2/rerank", {"query": "a", "documents": ["a"] * 10}, 413),
     ("/v2/rerank", {"query": "a", "documents": [""], "max_tokens_per_doc": 2}, 400),

@@ -123,7 +123,7 @@ def test_bundles_and_a_pack(folders, serve):
         assert f'mirror_rt_model_loads_total{{model="{name}"}} 1.0' in metrics
 
 
-def test_two_models_of_one_name_need_an_alias(folders, serve, tmp_path):
+def test_two_models_of_one_name_need_an_alias(folders, serve, tmp_path, monkeypatch):
     other = shutil.copytree(folders / "b", tmp_path / "a")
     with pytest.raises(ConfigError, match=r"two models are called 'a': .*NAME="):
         serve(folders / "a", other)
@@ -136,6 +136,9 @@ def test_two_models_of_one_name_need_an_alias(folders, serve, tmp_path):
     app = serve(folders / "a", other, model_aliases=(f"b={other}",))
     assert run(check_vector(app, other, model="b")) == "b"
     assert list(app.state.registry.models.by_name) == ["a", "b"]
+    monkeypatch.chdir(folders)  # where the name of the model is the path of its folder, too
+    names = serve("a", model_aliases=("c=a",)).state.registry.models.names
+    assert {"a", "c"} <= set(names)
 
 
 def test_languages_are_of_the_packs(folders, serve):

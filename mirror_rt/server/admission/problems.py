@@ -70,11 +70,11 @@ _FIELDS = {"truncate_dim": "dimensions", "normalize_embeddings": "normalize"}
 
 
 def openai_shape(problem: Problem) -> bytes:
-    """Return OpenAI's error object as JSON."""
+    """Return OpenAI's error object as JSON, whose message Cohere's and Jina's clients find, too."""
     kind = "server_error" if problem.status >= 424 else "invalid_request_error"
     kind = _OPENAI_TYPES.get(problem.status, kind)
     error = {"message": problem.message, "type": kind, "param": problem.param, "code": problem.code}
-    return orjson.dumps({"error": error})
+    return orjson.dumps({"error": error, "message": problem.message, "detail": problem.message})
 
 
 def tei_shape(problem: Problem) -> bytes:
@@ -86,12 +86,6 @@ def tei_shape(problem: Problem) -> bytes:
 def inference_shape(problem: Problem) -> bytes:
     """Return the error object of the Open Inference Protocol as JSON."""
     return orjson.dumps({"error": problem.message})
-
-
-def rerank_shape(problem: Problem) -> bytes:
-    """Return an error object as JSON in which Cohere's clients and Jina's find their message."""
-    message = problem.message
-    return orjson.dumps({"message": message, "detail": message, "code": problem.code})
 
 
 def problem_of(error: BaseException, max_length: int = 0) -> Problem | None:

@@ -87,11 +87,13 @@ class RankedDocuments(Struct):
 
     results: Annotated[
         list[RankedDocument],
-        Meta(description="The documents, the best first; under /v1/ each has its text in "
-             "`document`."),
+        Meta(description="The documents, the best first, and their texts in `document`. It is "
+             "called `data` where a field of Voyage was sent."),
     ]  # fmt: skip
     id: Annotated[str, Meta(description="The name of the request in the log.")]
-    meta: Annotated[Values, Meta(description="The version of the protocol, and what was computed.")]
+    model: Annotated[str, Meta(description="The model that scored the documents.")]
+    usage: Usage
+    meta: Annotated[Values, Meta(description="The same numbers, as Cohere's clients read them.")]
 
 
 class Token(Struct):
@@ -137,17 +139,11 @@ class OpenAIProblem(Struct):
 
 
 class OpenAIError(Struct):
-    """An error, as OpenAI's clients expect it."""
+    """An error, in which clients of OpenAI, of Cohere and of Jina find their message."""
 
     error: OpenAIProblem
-
-
-class RerankError(Struct):
-    """An error, in which clients of Cohere and of Jina find their message."""
-
-    message: Line
-    detail: Annotated[str, Meta(description="The same line.")]
-    code: Code
+    message: Annotated[str, Meta(description="The same line, for clients of Cohere.")]
+    detail: Annotated[str, Meta(description="The same line, for clients of Jina.")]
 
 
 class InferenceError(Struct):

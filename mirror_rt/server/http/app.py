@@ -70,9 +70,10 @@ def create_app(source: Sources | Models, config: ServerConfig | None = None) -> 
 def posts_of(registry: Registry) -> dict[str, Endpoint]:
     """Return what answers a POST, by its path."""
     return {
-        one.path: Endpoint(registry, one.handler, one.path, reads=True)
+        path: Endpoint(registry, one.handler, one.path, reads=True)
         for one in OPERATIONS
         if one.request is not None
+        for path in (one.path, *one.also)
     }
 
 
@@ -82,7 +83,12 @@ def routes_of(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
         ("/openapi.json", _always(Answer(orjson.dumps(openapi_document())))),
         ("/docs", _always(pages.DOCS_PAGE)),
         ("/docs/scalar.js", _always(pages.RENDERER)),
-        *((one.path, one.handler) for one in OPERATIONS if one.request is None),
+        *(
+            (path, one.handler)
+            for one in OPERATIONS
+            if one.request is None
+            for path in (one.path, *one.also)
+        ),
     ]
     # What is posted to `/` does not get here, but the answer to any other method names both.
     routes = [

@@ -18,6 +18,7 @@ import msgspec
 from mirror_rt import _core
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
+from mirror_rt.server.http.client_fields import settled
 from mirror_rt.tokens.chunking import MOST_CHARACTERS
 
 # A body of up to so many bytes is decoded at once, which takes some milliseconds.
@@ -29,27 +30,12 @@ _PART, _LARGEST_ITEM = 64 << 10, 1 << 20
 # would be.
 _STAND_IN = "\0large" * 1000
 
-# Fields of other servers that change their vectors. Where unknown fields are ignored, these may
-# only be null: a vector that is not what was asked for would not be noticed.
-_CHANGE_VECTORS = (
-    "embedding_type",
-    "embedding_types",
-    "late_chunking",
-    "output_dimension",
-    "output_dtype",
-    "task",
-    "task_type",
-)
-
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 def decoders(type: type[T]) -> dict[str, msgspec.json.Decoder[T]]:
     """Return decoders of a struct, by what becomes of fields that it does not have."""
-    null = [(name, None, msgspec.field(default=None)) for name in _CHANGE_VECTORS]
-    lenient = msgspec.defstruct(
-        type.__name__, null, bases=(type,), forbid_unknown_fields=False, kw_only=True
-    )
+    lenient = msgspec.defstruct(type.__name__, [], bases=(type,), forbid_unknown_fields=False)
     return {"refuse": msgspec.json.Decoder(type), "ignore": msgspec.json.Decoder(lenient)}
 
 
@@ -75,8 +61,8 @@ class BodyDecoder(Generic[T]):
         """
         body = body.removeprefix(codecs.BOM_UTF8)
         if len(body) <= _SMALL:
-            return self._decoders[config.unknown_fields].decode(body)
-        return await asyncio.to_thread(self._decode_large, body, config)
+            return settled(self._decoders[config.unknown_fields].decode(body))
+        return settled(await asyncio.to_thread(self._decode_large, body, config))
 
     def _decode_large(self, body: bytes, config: ServerConfig) -> T:
         start, stop, cuts = _core.find_large_json_value(body, _PART)

@@ -38,10 +38,10 @@ def options_of(
     """Return the options of `Encoder.encode` that a request gives."""
     name = request.prompt_name
     if name is None and request.prompt is None and request.input_type is not None:
-        names = QUERY_NAMES if request.input_type == "query" else DOCUMENT_NAMES
+        names = QUERY_NAMES if "query" in request.input_type else DOCUMENT_NAMES
         name = service.encoder.prompts.first_of(names)
     return {
-        "truncate_dim": request.dimensions,
+        "truncate_dim": request.dimensions or None,
         "normalize_embeddings": request.normalize,
         "on_too_long": request.on_too_long or service.config.on_too_long,
         "prompt_name": name,

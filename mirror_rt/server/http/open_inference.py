@@ -77,7 +77,7 @@ async def ready(registry: Registry, _: Exchange, __: bytes) -> Answer:
         "inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}],
         "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [-1, 384]}],
     },
-    statuses=(401, 404, 422), parameters=(NAMED,),
+    statuses=(401, 404, 422), parameters=(NAMED,), also=("/v2/models/{name}/versions/1",),
 )  # fmt: skip
 async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     """Answer GET /v2/models/{name}: the tensors of a model."""
@@ -95,7 +95,7 @@ async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
 @operation(
     OIP, "/v2/models/{name}/ready", "Is a model ready?", "Has just run every model.", Values,
     about="The model has just run.", example={"name": MODEL_NAME, "ready": True},
-    statuses=(401, 404, 503), parameters=(NAMED,),
+    statuses=(401, 404, 503), parameters=(NAMED,), also=("/v2/models/{name}/versions/1/ready",),
 )  # fmt: skip
 async def model_ready(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     """Answer GET /v2/models/{name}/ready: the model has just run, as have all others."""
@@ -109,7 +109,7 @@ async def model_ready(registry: Registry, exchange: Exchange, _: bytes) -> Answe
     OIP, "/v2/models/{name}/infer", "A vector for each text",
     "Encodes the tensor `text` to the tensor `embedding`. The parameter `dimensions` is here to "
     "keep the example short.",
-    Inferred, request=InferRequest, octets=True,
+    Inferred, request=InferRequest, octets=True, also=("/v2/models/{name}/versions/1/infer",),
     parameters=(NAMED, parameter(
         "header", "Inference-Header-Content-Length",
         "The bytes of the JSON, where texts follow it as bytes.", type="integer", minimum=0,

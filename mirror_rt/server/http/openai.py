@@ -33,6 +33,7 @@ _MODEL = {"id": MODEL_NAME, "object": "model", "created": 1795366515, "owned_by"
     OPENAI, "/v1/embeddings", "A vector for each text",
     "Encodes texts or token ids. The field `dimensions` is here to keep the example short.",
     Embeddings, request=EmbeddingsRequest, body={"input": [TEXT], "dimensions": 4},
+    also=("/embeddings",),
     example={
         "object": "list", "data": [{"object": "embedding", "index": 0, "embedding": EMBEDDED}],
         "model": MODEL_NAME, "usage": {"prompt_tokens": 6, "total_tokens": 6},
@@ -52,7 +53,7 @@ async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Ans
 
 @operation(
     OPENAI, "/v1/models", "The models", "Lists the models that are served.", Values,
-    about="The models.", example={"object": "list", "data": [_MODEL]},
+    about="The models.", also=("/models",), example={"object": "list", "data": [_MODEL]},
 )  # fmt: skip
 async def models(registry: Registry, _: Exchange, __: bytes) -> Answer:
     """Answer GET /v1/models."""

@@ -39,8 +39,8 @@ _TAGS = {
     TEI: "The protocol of Hugging Face's server of that name, and of its clients.",
     OIP: "The protocol of KServe, Triton and their clients, version 2; `text` is its input, "
     "`embedding` its output.",
-    RERANK: "The protocols of Cohere's and Jina's rerankers; text-embeddings-inference's are "
-    "/rerank and /predict.",
+    RERANK: "The protocols of the rerankers of Cohere, Jina, Voyage, Mixedbread and vLLM; "
+    "text-embeddings-inference's are /rerank and /predict.",
     WATCH: "Probes, load and metrics of the server.",
 }
 _INTRODUCTION = """
@@ -58,7 +58,7 @@ _REASONS = {
     404: "There is no such model.",
     408: "The answer was not ready within the time given.",
     413: "There are too many items, bytes or tokens.",
-    415: "The body is compressed, and not by gzip.",
+    415: "The body is compressed, and not by gzip or deflate.",
     422: "A field has an unusable value.",
     424: "The model failed on the input.",
     429: "Too much waits: `Retry-After` says when to come back.",
@@ -72,7 +72,7 @@ _TIMEOUT = parameter(
     type="number", exclusiveMinimum=0,
 )  # fmt: skip
 _ERRORS: dict[str, Any] = {
-    OPENAI: answers.OpenAIError, OIP: answers.InferenceError, RERANK: answers.RerankError,
+    OPENAI: answers.OpenAIError, OIP: answers.InferenceError, RERANK: answers.OpenAIError,
 }  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def _operation(
     described = {
         "tags": [one.tag],
         "summary": f"{path}: {one.summary}",  # a name of its own in the list of /docs
-        "description": one.description,
+        "description": one.description + "".join(f" Also at `{path}`." for path in one.also),
         "operationId": f"{method}{path.translate({ord(c): '_' for c in '/{}'})}",
         "parameters": list(one.parameters),
         "responses": responses,

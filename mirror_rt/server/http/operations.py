@@ -50,6 +50,7 @@ class Operation:
         octets: whether the answer may be bytes, too.
         statuses: the statuses of its errors; None for the usual ones of its method.
         parameters: of the path, the query or the headers, as `parameter` describes them.
+        also: other paths at which it answers, as those of other servers.
     """
 
     tag: str
@@ -68,6 +69,7 @@ class Operation:
     octets: bool = False
     statuses: tuple[int, ...] | None = None
     parameters: tuple[dict[str, Any], ...] = ()
+    also: tuple[str, ...] = ()
 
 
 OPERATIONS: list[Operation] = []

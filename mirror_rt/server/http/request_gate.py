@@ -20,7 +20,6 @@ from mirror_rt.server.admission.problems import (
     malformed,
     openai_shape,
     problem_of,
-    rerank_shape,
     tei_shape,
 )
 from mirror_rt.server.exchange import Answer, Exchange, HungUp, until_hang_up
@@ -39,16 +38,17 @@ _OPEN = frozenset({"/health", "/ready", "/v2/health/live", "/v2/health/ready", "
 _SINGLE = frozenset({b"authorization", b"content-encoding", b"content-length", b"content-type",
                      b"inference-header-content-length", b"x-request-id",
                      b"x-request-timeout"})  # fmt: skip
+# Paths of Infinity and vLLM without /v1, whose errors have the form of those under it.
+_OF_OPENAI = frozenset({"/embeddings", "/models", "/score", "/classify"})
 EXCHANGE = "mirror_rt.exchange"
 
 
 def shape_of(path: str) -> ProblemShape:
     """Return the shape in which the clients of a path expect errors."""
-    if path in ("/v1/rerank", "/v2/rerank"):
-        return rerank_shape
-    if path.startswith("/v2"):
+    if path.startswith("/v2") and path != "/v2/rerank":
         return inference_shape
-    return openai_shape if path.startswith("/v1/") else tei_shape
+    is_openai = path.startswith(("/v1/", "/v2/")) or path in _OF_OPENAI
+    return openai_shape if is_openai else tei_shape
 
 
 class Gate:

@@ -1,7 +1,8 @@
-"""Speak the protocols of rerankers: text-embeddings-inference's, Jina's and Cohere's."""
+"""Speak the protocols of rerankers: of text-embeddings-inference, Jina, Cohere, vLLM and others."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
@@ -14,14 +15,23 @@ from mirror_rt.inference.vector_layers import ACTIVATIONS
 from mirror_rt.pipeline.results import EncodedTexts
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.exchange import Answer, Exchange
-from mirror_rt.server.http.answers import LabelsOfAll, LabelsOfOne, RankedDocuments, Ranks
+from mirror_rt.server.http.answers import (
+    LabelsOfAll,
+    LabelsOfOne,
+    RankedDocuments,
+    Ranks,
+    Values,
+)
 from mirror_rt.server.http.decoding import BodyDecoder
 from mirror_rt.server.http.inputs import ROWS, check_number, check_texts, too_long, truncated_header
 from mirror_rt.server.http.operations import MODEL_NAME, RERANK, TEI, TEXT, operation
 from mirror_rt.server.http.rerank_schemas import (
-    CohereRerankRequest,
-    Document,
-    JinaRerankRequest,
+    CutRequest,
+    Documents,
+    DocumentsRequest,
+    InputRequest,
+    LabelsRequest,
+    PairsRequest,
     PredictParameters,
     PredictRequest,
     RerankRequest,
@@ -32,14 +42,23 @@ from mirror_rt.server.models.service import ModelService
 from mirror_rt.tokens.pairs import Pair
 
 _rerank = BodyDecoder(RerankRequest, "texts", list[str])
-_jina = BodyDecoder(JinaRerankRequest, "documents", list[str | Document])
-_cohere = BodyDecoder(CohereRerankRequest, "documents", list[str])
+_documents = BodyDecoder(DocumentsRequest, "documents", Documents)
+_input = BodyDecoder(InputRequest, "documents", Documents)
+_pairs = BodyDecoder(PairsRequest, "text_2", list[str])
+_labels = BodyDecoder(LabelsRequest, "input", list[str])
 _predict = BodyDecoder(PredictRequest, "inputs", list[str | list[str]])
 # Examples for the documents.
 _ASKED = {"query": "Which animal sleeps?", "texts": ["Stocks fell.", TEXT]}
-_DOCUMENTS = {"query": _ASKED["query"], "documents": _ASKED["texts"]}
+_OF_DOCUMENTS = {"query": _ASKED["query"], "documents": _ASKED["texts"]}
 _FOUND = {"index": 1, "relevance_score": 0.9862}
-_COST = {"billed_units": {"search_units": 1}, "tokens": {"input_tokens": 24}}
+_USAGE = {"prompt_tokens": 24, "total_tokens": 24}
+_TAIL = {
+    "id": "5a3f0c", "model": MODEL_NAME, "object": "list", "usage": _USAGE,
+    "meta": {"api_version": {"version": "1"}, "billed_units": {"search_units": 1},
+             "tokens": {"input_tokens": 24}},
+}  # fmt: skip
+# In a text the quotes would be escaped, so this finds a key.
+_DOCUMENTS_KEY = re.compile(rb'"documents"\s*:')
 # Bytes of a result without its text, in memory.
 _RESULT = 256
 
@@ -48,16 +67,20 @@ Scores = npt.NDArray[np.float64]
 
 @operation(
     TEI, "/rerank", "Texts in the order of a query",
-    "Scores each text with the query by a cross-encoder with one output.",
-    Ranks, example=[{"index": 1, "score": 0.9862}, {"index": 0, "score": 0.0179}],
-    request=RerankRequest, body=_ASKED,
+    "Scores each text with the query by a cross-encoder with one output. With `documents` in place "
+    "of `texts` it answers as /v1/rerank, as vLLM and Infinity do.",
+    (Ranks, RankedDocuments), about="The texts, the best first.",
+    example=[{"index": 1, "score": 0.9862}, {"index": 0, "score": 0.0179}],
+    request=RerankRequest, or_requests=(DocumentsRequest,), body=_ASKED,
 )  # fmt: skip
 async def rerank(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /rerank: the texts by their scores, the best first."""
+    if _DOCUMENTS_KEY.search(body):
+        return await documents(registry, exchange, body)
     request = await _rerank(body, registry.config)
     service = await registry.service(exchange, request.model, request.lang, reranks=True)
     encoded = await _scored(
-        service, exchange, request.query, request.texts, "texts", _cut(service, request)
+        service, exchange, [request.query], request.texts, "texts", _cut(service, request)
     )
     scores = _scores(encoded, raw=request.raw_scores)[:, 0]
 
@@ -65,60 +88,125 @@ async def rerank(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
         found = {"index": i, "score": scores[i]}
         return found | ({"text": request.texts[i]} if request.return_text else {})
 
-    return _answer(b"[", scores, None, result, b"]", encoded)
+    return _answer(b"[", scores, request.top_n, result, b"]", encoded)
 
 
 @operation(
-    RERANK, "/v1/rerank", "Documents in the order of a query",
-    "Takes the fields of Jina, and of the first version of Cohere. Long documents are cut.",
-    RankedDocuments, request=JinaRerankRequest, body=_DOCUMENTS,
+    RERANK, "/v1/reranking", "Texts in the order of a query",
+    "Takes the fields of Mixedbread. Long texts are cut.",
+    Values, about="The texts, the best first.", request=InputRequest,
+    body={"query": _ASKED["query"], "input": _ASKED["texts"]},
     example={
-        "results": [_FOUND | {"document": {"text": "A kitten naps."}}], "id": "5a3f0c",
-        "meta": {"api_version": {"version": "1"}, **_COST}, "model": MODEL_NAME, "object": "list",
-        "usage": {"prompt_tokens": 24, "total_tokens": 24},
+        "data": [{"index": 1, "score": 0.9862}], "id": "5a3f0c",
+        "model": MODEL_NAME, "object": "list", "usage": _USAGE, "top_k": 2, "return_input": False,
     },
 )  # fmt: skip
-async def jina(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """Answer POST /v1/rerank, with the fields that Jina and Cohere have there."""
-    request = await _jina(body, registry.config)
-    service = await registry.service(exchange, request.model, request.lang, reranks=True)
-    texts = [one if isinstance(one, str) else one.text for one in request.documents]
-    encoded = await _scored(service, exchange, request.query, texts, "documents", "truncate")
-    scores = _scores(encoded)[:, 0]
-
-    def result(i: int) -> dict[str, Any]:
-        found = {"index": i, "relevance_score": scores[i]}
-        return found | ({"document": {"text": texts[i]}} if request.return_documents else {})
-
-    usage = dict.fromkeys(("prompt_tokens", "total_tokens"), exchange.tokens)
-    head = {"model": service.model.name, "object": "list", "usage": usage}
-    tail = _cohere_tail(exchange, "1") | head
-    return _answer(*_framed(tail, scores, request.top_n, result, encoded))
-
-
 @operation(
     RERANK, "/v2/rerank", "Documents in the order of a query",
-    "Takes the fields of Cohere's second version. Long documents are cut.",
-    RankedDocuments, request=CohereRerankRequest, body=_DOCUMENTS,
+    "Takes the same as /v1/rerank; returns documents only on demand, as Cohere's second version.",
+    RankedDocuments, request=DocumentsRequest, body=_OF_DOCUMENTS,
+    example={"results": [_FOUND], **_TAIL},
+)  # fmt: skip
+@operation(
+    RERANK, "/v1/rerank", "Documents in the order of a query",
+    "Takes the fields of Jina, Cohere, Voyage, Infinity and vLLM. Long documents are cut.",
+    RankedDocuments, request=DocumentsRequest, body=_OF_DOCUMENTS,
+    example={"results": [_FOUND | {"document": {"text": "A kitten naps."}}], **_TAIL},
+)  # fmt: skip
+async def documents(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """Answer POST /v1/rerank, /v2/rerank and /v1/reranking; and /rerank where it has `documents`.
+
+    Whose form the answer has, the path says, or a field that only clients of that server send.
+    """
+    mixedbread = exchange.route == "/v1/reranking"
+    request = await (_input if mixedbread else _documents)(body, registry.config)
+    service = await registry.service(exchange, request.model, request.lang, reranks=True)
+    texts = [one if isinstance(one, str) else one.text for one in request.documents]
+    encoded = await _scored(
+        service, exchange, [request.query], texts, "input" if mixedbread else "documents",
+        "error" if request.truncate is False else "truncate", request.max_tokens_per_doc,
+    )  # fmt: skip
+    scores = _scores(encoded, raw=bool(request.raw_scores))[:, 0]
+    second, infinity = exchange.route == "/v2/rerank", request.raw_scores is not None
+    voyage = any(getattr(request, name, None) is not None for name in ("top_k", "truncation"))
+    plain, shown = infinity or voyage or mixedbread, request.return_documents
+    shown = not (second or plain) if shown is None else shown
+    score, document = ("score", "input") if mixedbread else ("relevance_score", "document")
+
+    def result(i: int) -> dict[str, Any]:
+        found = {"index": i, score: scores[i]}
+        return found | ({document: texts[i] if plain else {"text": texts[i]}} if shown else {})
+
+    tail = _tail(service, exchange, "rerank" if infinity else "list")
+    if mixedbread:
+        tail |= {"top_k": request.top_n or len(texts), "return_input": shown}
+    else:
+        tail["meta"] = {
+            "api_version": {"version": "2" if second else "1"},
+            "billed_units": {"search_units": 1}, "tokens": {"input_tokens": exchange.tokens},
+        }  # fmt: skip
+    name = b"data" if voyage or mixedbread else b"results"
+    return _answer(b'{"%s":[' % name, scores, request.top_n, result, _end(tail), encoded)
+
+
+@operation(
+    RERANK, "/score", "A score of each pair of texts",
+    "Takes the fields of vLLM: one text and several, or as many of both. Long texts are cut only "
+    "where the request says so.",
+    Values, about="The scores, in the order of the pairs.", request=PairsRequest,
+    body={"text_1": _ASKED["query"], "text_2": _ASKED["texts"]}, also=("/v1/score",),
     example={
-        "results": [_FOUND], "id": "5a3f0c", "meta": {"api_version": {"version": "2"}, **_COST},
+        "data": [{"index": 0, "object": "score", "score": 0.0179}], "id": "5a3f0c",
+        "model": MODEL_NAME, "object": "list", "usage": _USAGE,
     },
 )  # fmt: skip
-async def cohere(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """Answer POST /v2/rerank, as Cohere does."""
-    request = await _cohere(body, registry.config)
-    service = await registry.service(exchange, request.model, None, reranks=True)
-    encoded = await _scored(
-        service, exchange, request.query, request.documents, "documents", "truncate",
-        request.max_tokens_per_doc,
-    )  # fmt: skip
+async def score(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """Answer POST /score, as vLLM does."""
+    request = await _pairs(body, registry.config)
+    service = await registry.service(exchange, request.model, request.lang, reranks=True)
+    first, second = (_listed(one) for one in (request.text_1, request.text_2))
+    if len(first) not in (1, len(second)):
+        why = f"text_1: {len(first)} texts, and text_2 has {len(second)}"
+        raise Problem(422, why, "invalid_value", "text_1")
+    cut = _cut(service, request)
+    encoded = await _scored(service, exchange, first, second, "text_2", cut)
     scores = _scores(encoded)[:, 0]
 
     def result(i: int) -> dict[str, Any]:
-        return {"index": i, "relevance_score": scores[i]}
+        return {"index": i, "object": "score", "score": scores[i]}
 
-    tail = _cohere_tail(exchange, "2")
-    return _answer(*_framed(tail, scores, request.top_n, result, encoded))
+    return _answer(b'{"data":[', None, None, result, _end(_tail(service, exchange)), encoded)
+
+
+@operation(
+    RERANK, "/classify", "The labels of texts", "Takes the fields of vLLM, and of Infinity.",
+    Values, about="The labels, in the order of the texts.", request=LabelsRequest,
+    body={"input": [TEXT]},
+    example={
+        "data": [{"index": 0, "label": "entailment", "probs": [0.9862], "num_classes": 1}],
+        "id": "5a3f0c", "model": MODEL_NAME, "object": "list", "usage": _USAGE,
+    },
+)  # fmt: skip
+async def classify(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """Answer POST /classify: as Infinity does where there is `raw_scores`, and else as vLLM."""
+    request = await _labels(body, registry.config)
+    service = await registry.service(exchange, request.model, request.lang, reranks=True)
+    texts, infinity = _listed(request.input), request.raw_scores is not None
+    check_number(texts, "input", service.config.max_items)
+    items = [Pair(text, None) for text in texts]
+    check_texts(texts, "input")
+    encoded = await _run(service, exchange, items, _cut(service, request))
+    scores, labels = _scores(encoded, raw=bool(request.raw_scores)), service.facts.labels
+
+    def result(i: int) -> Any:
+        row = scores[i]
+        if infinity:
+            return _ordered(labels, row)
+        best = labels[int(row.argmax())]
+        return {"index": i, "label": best, "probs": row, "num_classes": len(labels)}
+
+    tail = _tail(service, exchange, "classify" if infinity else "list")
+    return _answer(b'{"data":[', None, None, result, _end(tail), encoded)
 
 
 @operation(
@@ -144,8 +232,7 @@ async def predict(registry: Registry, exchange: Exchange, body: bytes) -> Answer
     labels = service.facts.labels
 
     def result(i: int) -> list[dict[str, Any]]:
-        order = np.argsort(-scores[i], kind="stable")[: parameters.top_k].tolist()
-        return [{"label": labels[j], "score": scores[i, j]} for j in order]
+        return _ordered(labels, scores[i])[: parameters.top_k]
 
     # Hugging Face's client, which sends parameters, expects a list for each text.
     if several or request.parameters is not None:
@@ -154,17 +241,20 @@ async def predict(registry: Registry, exchange: Exchange, body: bytes) -> Answer
 
 
 async def _scored(
-    service: ModelService, exchange: Exchange, query: str, texts: Sequence[str], name: str,
-    cut: str, most_tokens: int | None = None,
+    service: ModelService, exchange: Exchange, queries: Sequence[str], texts: Sequence[str],
+    name: str, cut: str, most_tokens: int | None = None,
 ) -> EncodedTexts:  # fmt: skip
-    """Check the texts in the field `name`, and score each, or its first tokens, with the query."""
+    """Check the texts in the field `name`, and score each, or its first tokens.
+
+    There is one query, or one for each text.
+    """
     if len(service.facts.labels) != 1:
         raise Problem(422, f"{service.model.name} gives several scores, which have no order: ask "
                       "/predict", "wrong_model", "model")  # fmt: skip
     check_number(texts, name, service.config.max_items)
-    check_texts([query], "query")
+    check_texts(queries, "query")
     check_texts(texts, name)
-    items = [Pair(query, text) for text in texts]
+    items = [Pair(queries[min(i, len(queries) - 1)], text) for i, text in enumerate(texts)]
     return await _run(service, exchange, items, cut, most_tokens)
 
 
@@ -208,13 +298,6 @@ def _shorten(service: ModelService, most: int, pairs: list[Pair]) -> list[Pair]:
     return [pair._replace(document=cut(cast(str, pair.document))) for pair in pairs]
 
 
-def _cut(service: ModelService, request: ScoreRequest) -> str:
-    """Return what becomes of pairs that are too long: they are cut, or refused."""
-    choice = service.config.on_too_long
-    choice = "truncate" if choice == "chunk" else choice
-    return too_long(choice, request.truncate, request.truncation_direction)
-
-
 _NUMPY = orjson.OPT_SERIALIZE_NUMPY
 
 
@@ -227,19 +310,30 @@ def _scores(encoded: EncodedTexts, *, raw: bool = False, function: str | None = 
     return ACTIVATIONS[function or default](logits)
 
 
-def _cohere_tail(exchange: Exchange, version: str) -> dict[str, Any]:
-    units = {"search_units": 1}
-    meta = {"api_version": {"version": version}, "billed_units": units,
-            "tokens": {"input_tokens": exchange.tokens}}  # fmt: skip
-    return {"id": exchange.request_id, "meta": meta}
+def _cut(service: ModelService, request: ScoreRequest | CutRequest) -> str:
+    """Return what becomes of pairs that are too long: they are cut, or refused."""
+    choice = service.config.on_too_long
+    direction = getattr(request, "truncation_direction", None)
+    return too_long("truncate" if choice == "chunk" else choice, request.truncate, direction)
 
 
-def _framed(
-    tail: dict[str, Any], scores: Scores, most: int | None, result: Callable[[int], Any],
-    encoded: EncodedTexts,
-) -> tuple[bytes, Scores, int | None, Callable[[int], Any], bytes, EncodedTexts]:  # fmt: skip
-    end = b"]," + orjson.dumps(tail)[1:]
-    return b'{"results":[', scores, most, result, end, encoded
+def _listed(texts: str | list[str] | None) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts or []
+
+
+def _ordered(labels: Sequence[str], scores: Scores) -> list[dict[str, Any]]:
+    order = np.argsort(-scores, kind="stable").tolist()
+    return [{"label": labels[j], "score": scores[j]} for j in order]
+
+
+def _tail(service: ModelService, exchange: Exchange, kind: str = "list") -> dict[str, Any]:
+    """Return what an answer has besides its results."""
+    usage = dict.fromkeys(("prompt_tokens", "total_tokens"), exchange.tokens)
+    return {"id": exchange.request_id, "model": service.model.name, "object": kind, "usage": usage}
+
+
+def _end(tail: dict[str, Any]) -> bytes:
+    return b"]," + orjson.dumps(tail)[1:]
 
 
 def _answer(

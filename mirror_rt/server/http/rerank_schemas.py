@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
-from mirror_rt.server.http.schemas import Direction, ModelName, OfModel, Truncate
+from mirror_rt.server.http.client_fields import of_clients
+from mirror_rt.server.http.schemas import Direction, OfModel, SomeItems, Text, Truncate
 
 
 class ScoreRequest(OfModel, kw_only=True):
@@ -19,7 +20,8 @@ class ScoreRequest(OfModel, kw_only=True):
     ] = False
 
 
-Query = Annotated[str, Meta(description="The text that the others are compared with.")]
+Query = Annotated[Text, Meta(description="The text that the others are compared with.")]
+Texts = Annotated[list[Text], SomeItems]
 TopN = Annotated[
     Annotated[int, Meta(ge=1)] | None,
     Meta(description="Return only so many of the best; all of them if null."),
@@ -30,8 +32,9 @@ class RerankRequest(ScoreRequest, kw_only=True):
     """A request for the order of texts by a query."""
 
     query: Query
-    texts: Annotated[list[str], Meta(description="The texts to put in order.")]
+    texts: Annotated[Texts, Meta(description="The texts to put in order.")]
     return_text: Annotated[bool, Meta(description="Return the texts, too.")] = False
+    top_n: TopN = None
 
 
 class PredictParameters(Struct, forbid_unknown_fields=True):
@@ -48,7 +51,7 @@ class PredictRequest(ScoreRequest, kw_only=True):
     """A request for the labels of texts or pairs of texts."""
 
     inputs: Annotated[
-        str | list[str | list[str]],
+        Text | Annotated[list[Text | list[Text]], SomeItems],
         Meta(description="A text, a pair of texts, or a list of lists of one or two texts."),
     ]
     parameters: PredictParameters | None = None
@@ -57,35 +60,76 @@ class PredictRequest(ScoreRequest, kw_only=True):
 class Document(Struct):
     """A document with other fields, which have no effect."""
 
-    text: Annotated[str, Meta(description="Its text.")]
+    text: Annotated[Text, Meta(description="Its text.")]
 
 
-class JinaRerankRequest(OfModel, kw_only=True):
-    """A request for the order of documents, in the fields of Jina and of Cohere's first version."""
+Documents = list[str | Document]
+RawScores = Annotated[
+    bool | None,
+    Meta(description="Return the outputs of the model; with this field, in Infinity's form."),
+]
 
-    query: Query
-    documents: Annotated[
-        list[str | Document],
-        Meta(description="The documents to put in order: texts, or objects with a `text`."),
-    ]
-    top_n: TopN = None
-    return_documents: Annotated[
-        bool | None, Meta(description="Return the texts, too, as Jina does.")
-    ] = True
-    max_chunks_per_doc: Annotated[
-        int | None, Meta(description="It is accepted and ignored: a document is not divided.")
+
+class CutRequest(OfModel, kw_only=True):
+    """What requests for scores share that cut long texts unless they say otherwise."""
+
+    truncate: Annotated[
+        bool | None, Meta(description="Cut texts that are too long, or refuse them if false.")
     ] = None
 
 
-class CohereRerankRequest(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A request for the order of documents, in the fields of Cohere's second version."""
+DocumentList = Annotated[
+    Annotated[Documents, SomeItems],
+    Meta(description="The documents to put in order: texts, or objects with a `text`."),
+]
+Returned = Annotated[
+    bool | None,
+    Meta(description="Return the texts, too; if null, /v1/rerank does, as Jina and vLLM do."),
+]
+
+
+class RankedRequest(CutRequest, kw_only=True):
+    """What requests for the order of documents share."""
 
     query: Query
-    documents: Annotated[list[str], Meta(description="The documents to put in order.")]
-    model: ModelName = None
+    documents: DocumentList
     top_n: TopN = None
+    return_documents: Returned = None
     max_tokens_per_doc: Annotated[
         Annotated[int, Meta(ge=1, lt=1 << 31)] | None,
         Meta(description="Cut every document after so many tokens."),
     ] = None
-    priority: Annotated[int | None, Meta(description="It is accepted and ignored.")] = None
+    raw_scores: RawScores = None
+
+
+@of_clients("documents")
+class DocumentsRequest(RankedRequest, kw_only=True):
+    """A request for the order of documents, in the fields of Cohere, Jina, Voyage and Infinity."""
+
+
+@of_clients("input")
+class InputRequest(RankedRequest, kw_only=True):
+    """A request for the order of documents, in the fields of Mixedbread."""
+
+    documents: DocumentList = field(name="input")
+    top_n: TopN = field(name="top_k", default=None)
+    return_documents: Returned = field(name="return_input", default=None)
+
+
+Side = Annotated[Text | Texts | None, Meta(description="One text, or the texts of all pairs.")]
+
+
+@of_clients("pairs")
+class PairsRequest(CutRequest, kw_only=True):
+    """A request for a score of each pair of texts, in the fields of vLLM."""
+
+    text_1: Side = None
+    text_2: Side = None
+
+
+@of_clients("labels")
+class LabelsRequest(CutRequest, kw_only=True):
+    """A request for the labels of texts, in the fields of vLLM and of Infinity."""
+
+    input: Annotated[Text | Texts, Meta(description="A text, or a list of texts.")]
+    raw_scores: RawScores = None

@@ -10,18 +10,22 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mirror_rt.pipeline.options import OnTooLong
+from mirror_rt.server.http.client_fields import of_clients
 
 TokenIds = list[Annotated[int, Meta(ge=0, lt=1 << 31)]]
 # One or several texts, or the token ids of one or several; `inputs.items_of` tells them apart,
 # because no schema language has a union of several lists.
 InputList = list[str | Annotated[int, Meta(ge=0, lt=1 << 31)] | TokenIds]
+# An empty one is refused with 400, and not as a body of another form (422).
+Text = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
+SomeItems = Meta(extra_json_schema={"minItems": 1})
 Inputs = Annotated[
-    str | InputList,
+    Text | Annotated[InputList, SomeItems],
     Meta(description="A text, a list of texts, a list of token ids, or a list of such lists."),
 ]
 Dimensions = Annotated[
-    Annotated[int, Meta(ge=1, le=1 << 20)] | None,
-    Meta(description="Keep so many of the first dimensions of each vector; all of them if null."),
+    Annotated[int, Meta(ge=0, le=1 << 20)] | None,
+    Meta(description="Keep so many of the first dimensions of each vector; all if null or 0."),
 ]
 Name = Annotated[str, Meta(max_length=256)]
 ModelName = Annotated[
@@ -51,9 +55,10 @@ Truncate = Annotated[
          "as the server was started if null."),
 ]  # fmt: skip
 InputType = Annotated[
-    Literal["query", "document"] | None,
-    Meta(description="Use the model's own prompt for queries or for documents, if it has one."),
-]
+    Literal["query", "document", "passage", "search_query", "search_document"] | None,
+    Meta(description="Use the model's own prompt for queries or for documents, if it has one; "
+         "Cohere and NIM call them by the other names."),
+]  # fmt: skip
 TooLong = Annotated[
     OnTooLong | None,
     Meta(description="What becomes of a text that is longer than the model takes: its end "
@@ -66,6 +71,7 @@ Direction = Annotated[
 ]
 
 
+@of_clients("openai")
 class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
     """A request of OpenAI's protocol, which the fields from `lang` on extend."""
 
@@ -75,9 +81,8 @@ class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
         Literal["float", "base64"] | None,
         Meta(description="Vectors as lists of numbers, or as base64 of little-endian float32, "
              "which is smaller and quicker to read."),
-    ] = "float"  # fmt: skip
+    ] = None  # fmt: skip
     dimensions: Dimensions = None
-    user: Annotated[str | None, Meta(description="It is accepted and ignored.")] = None
     lang: Language = None
     input_type: InputType = None
     prompt_name: PromptName = None
@@ -93,6 +98,7 @@ class OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
     lang: Language = None
 
 
+@of_clients("all")
 class EmbedAllRequest(OfModel, kw_only=True):
     """A request for a vector of each token."""
 
@@ -102,6 +108,7 @@ class EmbedAllRequest(OfModel, kw_only=True):
     prompt_name: PromptName = None
 
 
+@of_clients("tei")
 class EmbedRequest(EmbedAllRequest, kw_only=True):
     """A request for a vector of each text."""
 
@@ -115,8 +122,10 @@ class EmbedRequest(EmbedAllRequest, kw_only=True):
 class SimilarityInputs(Struct, forbid_unknown_fields=True):
     """A text, and those to compare it with."""
 
-    source_sentence: Annotated[str, Meta(description="The text that is compared.")]
-    sentences: Annotated[list[str], Meta(description="The texts that it is compared with.")]
+    source_sentence: Annotated[Text, Meta(description="The text that is compared.")]
+    sentences: Annotated[
+        Annotated[list[Text], SomeItems], Meta(description="The texts that it is compared with.")
+    ]
 
 
 class SimilarityParameters(Struct, forbid_unknown_fields=True):
@@ -156,6 +165,7 @@ class DecodeRequest(OfModel, kw_only=True):
     ] = True
 
 
+@of_clients("tensor")
 class TensorParameters(Struct, forbid_unknown_fields=True):
     """How the texts of a tensor are sent."""
 
@@ -164,7 +174,6 @@ class TensorParameters(Struct, forbid_unknown_fields=True):
         Meta(description="The texts are so many bytes after the JSON: each its length as a "
              "little-endian uint32, and its UTF-8."),
     ] = None  # fmt: skip
-    content_type: Annotated[Name | None, Meta(description="It is accepted and ignored.")] = None
 
 
 class InferInput(Struct, forbid_unknown_fields=True):
@@ -203,9 +212,7 @@ class InferOutput(Struct, forbid_unknown_fields=True):
     parameters: OutputParameters | None = None
 
 
-_STATELESS = Meta(description="It is accepted and ignored: the model has no state.")
-
-
+@of_clients("infer")
 class InferParameters(Struct, forbid_unknown_fields=True):
     """How the texts are encoded; all of these from `lang` on go beyond the protocol."""
 
@@ -217,10 +224,6 @@ class InferParameters(Struct, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=0)] | None,
         Meta(description="The microseconds after which the answer is of no use; 0 for no limit."),
     ] = None
-    priority: Annotated[int | None, Meta(description="It is accepted and ignored.")] = None
-    sequence_id: Annotated[int | Name | None, _STATELESS] = None
-    sequence_start: Annotated[bool | None, _STATELESS] = None
-    sequence_end: Annotated[bool | None, _STATELESS] = None
     lang: Language = None
     input_type: InputType = None
     prompt_name: PromptName = None
@@ -230,6 +233,7 @@ class InferParameters(Struct, forbid_unknown_fields=True):
     on_too_long: TooLong = None
 
 
+@of_clients("request")
 class InferRequest(Struct, forbid_unknown_fields=True):
     """A request of the Open Inference Protocol."""
 
@@ -237,9 +241,6 @@ class InferRequest(Struct, forbid_unknown_fields=True):
         list[InferInput], Meta(min_length=1, max_length=1, description="The tensor `text`.")
     ]
     id: Annotated[Name | None, Meta(description="The answer repeats it.")] = None
-    model_name: Annotated[
-        Name | None, Meta(description="It is accepted and ignored: the path has the name.")
-    ] = None
     parameters: InferParameters | None = None
     outputs: Annotated[
         Annotated[list[InferOutput], Meta(max_length=1)] | None,

@@ -18,6 +18,7 @@ from mirror_rt.server.http import answers
 from mirror_rt.server.http.decoding import BodyDecoder
 from mirror_rt.server.http.inputs import (
     check_lengths,
+    check_number,
     encode,
     items_of,
     too_long,
@@ -102,7 +103,7 @@ async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     service = await registry.service(exchange, request.model, request.lang)
     options = _options(registry, request) | {
         "normalize_embeddings": request.normalize,
-        "truncate_dim": request.dimensions,
+        "truncate_dim": request.dimensions or None,
     }
     encoded = await encode(request.inputs, "inputs", service, exchange, options)
     return vectors_answer(_rows(encoded.embeddings), encoded)
@@ -163,14 +164,17 @@ async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answe
     request = await _tokenize(body, registry.config)
     service = await registry.service(exchange, request.model, request.lang)
     texts = [request.inputs] if isinstance(request.inputs, str) else request.inputs
-    items_of(texts, "inputs", service, exchange)
+    check_number(texts, "inputs", service.config.max_items)
+    exchange.texts = len(texts)
     check_lengths(texts, "inputs", service.most_characters)
     name = request.prompt_name
     prompt = service.encoder.prompts.choose(None if name else "", name)
     special = request.add_special_tokens  # `work` may outlive the request, and must not hold it
 
+    tokenizer = service.encoder.pipeline.tokenizer
+
     def work(chosen: Sequence[str]) -> bytes:
-        tokens = service.encoder.token_pieces(chosen, prompt=prompt, special_tokens=special)
+        tokens = [tokenizer.pieces(prompt + text, special_tokens=special) for text in chosen]
         exchange.tokens = (exchange.tokens or 0) + sum(map(len, tokens))
         return b",".join(orjson.dumps([piece._asdict() for piece in found]) for found in tokens)
 

@@ -52,14 +52,17 @@ def load_catalog(sources: Sources, config: ServerConfig) -> Catalog:
             Setting("model_aliases", f"{config.model_name}={paths[0]}"),
         )  # fmt: skip
     targets = {alias: alias.partition("=")[2] for alias in config.model_aliases}
+    kept = [Source(path, config) for path in paths]
+    folders = [one.find() for one in kept]
+    # A bundle's own name may be a path, too, where its folder lies here: then it gets another name.
+    bundles = (path for path, folder in zip(paths, folders, strict=True) if not is_pack(folder))
+    own_names = {config.model_name or name_of(path) for path in bundles}
     renamed = {
         lasting(target): alias.partition("=")[0]
         for alias, target in targets.items()
-        if target and lasting(target) in paths
+        if target and target not in own_names and lasting(target) in paths
     }
     others = [alias for alias in targets if alias.partition("=")[0] not in renamed.values()]
-    kept = [Source(path, config) for path in paths]
-    folders = [one.find() for one in kept]
     for i, (path, folder) in enumerate(zip(paths, folders, strict=True)):
         own = replace(
             config,

@@ -19,6 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[3]
 LISTS = ROOT / "tests" / "documents" / "public"
 METRICS_PAGE = ROOT / "docs" / "reference" / "metrics.md"
+HTTP_PAGE = METRICS_PAGE.with_name("http.md")
 MODULES = (
     "mirror_rt", "mirror_rt.bulk", "mirror_rt.client", "mirror_rt.compat", "mirror_rt.compat.util",
     "mirror_rt.errors", "mirror_rt.evaluation", "mirror_rt.scheduling", "mirror_rt.server",
@@ -147,6 +148,37 @@ def _fields(document: dict[str, Any], schema: dict[str, Any]) -> set[str]:
     return found
 
 
+def fields_table() -> str:
+    """Return the table of the fields that clients of other servers send, for their page."""
+    from mirror_rt.server.http.client_fields import CLIENT_FIELDS
+    from mirror_rt.server.http.openapi import openapi_document
+
+    document = openapi_document()
+    rows: dict[str, list[str]] = {}
+    known = {(one.name, one.effect): one.senders for one in CLIENT_FIELDS}
+    for path, operations in sorted(document["paths"].items()):
+        for name, about in _described_fields(document, operations.get("post", {})):
+            effect = about.partition(" Sent by clients of ")[0]
+            if path != "/" and (senders := known.get((name, effect))):
+                row = f"| `{name}` | {senders} | {{}} | {effect} |"
+                rows.setdefault(row, []).append(f"`{path}`")
+    lines = sorted(row.format(", ".join(paths)) for row, paths in rows.items())
+    head = ["| field | sent by clients of | to | what becomes of it |", "|---|---|---|---|"]
+    return "\n".join([*head, *lines]) + "\n"
+
+
+def _described_fields(document: dict[str, Any], value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the fields of the bodies of an operation, at every depth, and their sentences."""
+    value = value.get("requestBody", value) if isinstance(value, dict) else value
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        if key == "$ref":
+            inner = document["components"]["schemas"][inner.rpartition("/")[2]]
+        if key == "properties":
+            yield from ((name, one.get("description", "")) for name, one in inner.items())
+        if isinstance(inner, dict | list) and key != "example":
+            yield from _described_fields(document, inner)
+
+
 def files() -> Iterator[str]:
     """Yield the fields of mirror.json, the variables of the environment and the metrics."""
     from mirror_rt.bundle.manifest import Manifest
@@ -192,15 +224,19 @@ SURFACES: dict[str, Callable[[], Iterator[str]]] = {
 }
 
 
+TABLES = ((METRICS_PAGE, "metric", metrics_table), (HTTP_PAGE, "field", fields_table))
+
+
 def main() -> None:
-    """Write the lists, and the table of metrics."""
+    """Write the lists, and the tables of metrics and of fields."""
     os.environ["COLUMNS"] = "200"
     LISTS.mkdir(exist_ok=True)
     for name, lines in SURFACES.items():
         (LISTS / f"{name}.txt").write_text("\n".join(lines()) + "\n", encoding="utf-8")
-    page = METRICS_PAGE.read_text(encoding="utf-8")
-    page = re.sub(r"\| metric \|.*?\n(?=\n|\Z)", lambda _: metrics_table(), page, flags=re.DOTALL)
-    METRICS_PAGE.write_text(page, encoding="utf-8")
+    for file, first, table in TABLES:
+        page = file.read_text(encoding="utf-8")
+        whole = re.compile(rf"\| {first} \|.*?\n(?=\n|\Z)", re.DOTALL)
+        file.write_text(whole.sub(lambda _, table=table: table(), page), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,176 @@
+"""Requests as the clients of other servers write them: each gets what the plain request gets.
+
+They were read off the clients' own code, in the version that stands beside them.
+"""
+
+import base64
+
+import numpy as np
+import pytest
+
+from asgi_calls import Call, run
+from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.server import ServerConfig, create_app
+from rounding import ANY_BATCH, SCORE_ERROR
+
+QUERY, TEXTS = "the river", ["the water flows", "a happy dog", "a small boat on the river"]
+EMBED, RERANK = "/v1/embeddings", "/v1/rerank"
+OF_DOCUMENTS = {"model": "ranks", "query": QUERY, "documents": TEXTS}
+OF_TEXTS = {"query": QUERY, "texts": TEXTS}
+VECTORS = [
+    ("voyageai 0.5.0", EMBED, {"truncation": True, "encoding_format": "base64", "input_type": None,
+                               "output_dtype": None, "output_dimension": None}, {}),
+    ("voyageai 0.5.0", EMBED, {"truncation": True, "input_type": "document",
+                               "output_dtype": "float", "output_dimension": 8}, {"dimensions": 8}),
+    ("infinity_client 0.0.78", "/embeddings", {"dimensions": 0, "modality": "text"}, {}),
+    ("infinity_client 0.0.78", "/v1/embeddings", {"dimensions": 8}, {"dimensions": 8}),
+    ("LiteLLM 1.110.2 infinity/", "/embeddings", {"output_dimension": 8, "encoding_format":
+                                                  "float"}, {"dimensions": 8}),
+    ("mixedbread 0.54.0", EMBED, {"normalized": True, "encoding_format": "float"}, {}),
+    ("mixedbread 0.54.0", EMBED, {"normalized": False}, {"normalize": False}),
+    ("llama-index-embeddings-jinaai 0.7.0", EMBED, {"encoding_type": "float",
+                                                    "late_chunking": False}, {}),
+    ("Jina's REST API", EMBED, {"embedding_type": "float", "normalized": True, "truncate": True,
+                                "late_chunking": False, "task": "retrieval.passage"}, {}),
+    ("langchain-nvidia-ai-endpoints 1.5.0", EMBED, {"encoding_format": "float", "truncate": "NONE",
+                                                    "input_type": "passage"}, {}),
+    ("langchain-nvidia-ai-endpoints 1.5.0", EMBED, {"input_type": "query", "dimensions": 8},
+     {"dimensions": 8}),
+    ("vLLM's REST API", EMBED, {"encoding_format": "float", "truncate_prompt_tokens": -1,
+                                "add_special_tokens": True, "priority": 0}, {}),
+]  # fmt: skip
+RANKS = [
+    ("LiteLLM 1.110.2 cohere/", "/v2/rerank", OF_DOCUMENTS | {"top_n": 2,
+                                                              "return_documents": True}),
+    ("LiteLLM 1.110.2 huggingface/", "/rerank", OF_TEXTS | {"raw_scores": False, "top_n": 2,
+        "truncation_direction": "Right", "return_text": True}),
+    ("LiteLLM 1.110.2 hosted_vllm/", "/rerank", OF_DOCUMENTS | {"return_documents": True}),
+    ("LiteLLM 1.110.2 infinity/", "/rerank", OF_DOCUMENTS | {"return_documents": True, "top_n": 2}),
+    ("LiteLLM 1.110.2 jina_ai/", RERANK, OF_DOCUMENTS | {"top_n": 3, "return_documents": True}),
+    ("LiteLLM 1.110.2 voyage/", RERANK, OF_DOCUMENTS | {"top_k": 2, "return_documents": True}),
+    ("voyageai 0.5.0", RERANK, OF_DOCUMENTS | {"top_k": None, "truncation": True}),
+    ("infinity_client 0.0.78", "/rerank", OF_DOCUMENTS | {"return_documents": True, "raw_scores":
+                                                          False}),
+    ("mixedbread 0.54.0", "/v1/reranking", {"model": "ranks", "query": QUERY, "input": TEXTS,
+        "top_k": 2, "return_input": True, "rewrite_query": False}),
+    ("rerankers 0.10.0 jina", RERANK, OF_DOCUMENTS | {"top_n": 3, "return_documents": True}),
+    ("rerankers 0.10.0 voyage", RERANK, OF_DOCUMENTS | {"top_k": 3, "return_documents": True}),
+    ("rerankers 0.10.0 mixedbread.ai", "/v1/reranking", {"model": "ranks", "query": QUERY,
+        "input": TEXTS, "top_k": 3, "return_input": True}),
+    ("rerankers 0.10.0 text-embeddings-inference", "/rerank", OF_TEXTS | {"model": "ranks",
+        "top_n": 3, "return_text": True}),
+    ("Elasticsearch hugging_face", "/rerank", OF_TEXTS | {"return_text": True, "top_n": 2}),
+    ("Jina's REST API", RERANK, OF_DOCUMENTS | {"return_embeddings": False}),
+    ("vLLM's REST API", "/v2/rerank", OF_DOCUMENTS | {"truncate_prompt_tokens": -1,
+                                                      "use_activation": True}),
+    ("vLLM's REST API", "/score", {"model": "ranks", "text_1": QUERY, "text_2": TEXTS}),
+    ("vLLM's REST API", "/v1/score", {"queries": [QUERY] * 3, "documents": TEXTS}),
+]  # fmt: skip
+REFUSED = [
+    (EMBED, {"input": "a", "output_dtype": "int8"}, "output_dtype"),
+    (EMBED, {"input": "a", "embedding_type": "ubinary"}, "embedding_type"),
+    (EMBED, {"input": "a", "late_chunking": True}, "late_chunking"),
+    (EMBED, {"input": "a", "task": "classification"}, "task"),
+    (EMBED, {"input": "a", "modality": "image"}, "modality"),
+    (EMBED, {"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+    (EMBED, {"input": "a " * 500, "truncation": False}, "item 0"),
+    ("/embed", {"inputs": "a", "late_chunking": True}, "late_chunking"),
+    (RERANK, OF_DOCUMENTS | {"rank_fields": ["title"]}, "rank_fields"),
+    (RERANK, OF_DOCUMENTS | {"instruction": "Find birds."}, "instruction"),
+    (RERANK, OF_DOCUMENTS | {"top_k": 2, "top_n": 1}, "top_k"),
+    ("/v1/reranking", {"query": "a", "input": ["b"], "rewrite_query": True}, "rewrite_query"),
+    ("/score", {"text_1": "a", "text_2": "b", "use_activation": False}, "use_activation"),
+]
+
+
+@pytest.fixture(scope="module")
+def app(bundle, tiny_reranker):
+    folder = tiny_reranker("bert")
+    app = create_app(
+        (bundle, folder),
+        ServerConfig(model_aliases=(f"vectors={bundle}", f"ranks={folder}"),
+                     load=LoadOptions(threads=1)),
+    )  # fmt: skip
+    app.state.registry.wait_until_warm()
+    yield app
+    app.state.registry.close()
+
+
+def ask(app, path, body):
+    async def main():
+        return await Call(app, path, body).answer()
+
+    return run(main())
+
+
+def vectors(answer):
+    found = [one["embedding"] for one in answer["data"]]
+    if isinstance(found[0], str):
+        found = [np.frombuffer(base64.b64decode(one), "<f4") for one in found]
+    return np.array(found, np.float32)
+
+
+@pytest.mark.parametrize(("client", "path", "fields", "plain"), VECTORS)
+def test_vectors(app, client, path, fields, plain):
+    body = {"model": "vectors", "input": TEXTS}
+    status, answer = ask(app, path, body | fields)
+    assert status == 200, answer
+    expected = ask(app, EMBED, body | plain)[1]
+    np.testing.assert_allclose(vectors(answer), vectors(expected), atol=ANY_BATCH)
+
+
+@pytest.mark.parametrize(("client", "path", "body"), RANKS)
+def test_ranks(app, client, path, body):
+    """Places and scores are those of the plain request; documents and names are the client's."""
+    expected = {one["index"]: one["score"] for one in ask(app, "/rerank", OF_TEXTS)[1]}
+    status, answer = ask(app, path, body)
+    assert status == 200, answer
+    of_voyage = "top_k" in body or "truncation" in body
+    if of_tei := "texts" in body:
+        found = answer
+    else:
+        found = answer["data" if of_voyage or "score" in path else "results"]
+        assert answer["object"] == ("rerank" if "raw_scores" in body else "list")
+        assert answer["usage"]["total_tokens"] > 0
+    name = "score" if of_tei or path == "/v1/reranking" or "score" in path else "relevance_score"
+    order = list(expected) if "score" not in path else [0, 1, 2]
+    most = body.get("top_n") or body.get("top_k") or 3
+    assert [one["index"] for one in found] == order[:most]
+    np.testing.assert_allclose(
+        [one[name] for one in found], [expected[i] for i in order[:most]], atol=SCORE_ERROR
+    )
+    texts = [TEXTS[i] for i in order[:most]]
+    if body.get("return_text") or body.get("return_input"):
+        assert [one["text" if of_tei else "input"] for one in found] == texts
+    elif body.get("return_documents"):
+        plain = of_voyage or "raw_scores" in body
+        assert [one["document"] for one in found] == [t if plain else {"text": t} for t in texts]
+
+
+@pytest.mark.parametrize(("path", "body", "named"), REFUSED)
+def test_what_would_change_the_result_is_refused_by_name(app, path, body, named):
+    status, answer = ask(app, path, body)
+    assert status in (400, 422)
+    assert named in (answer["error"] if path == "/embed" else answer["detail"])
+
+
+def test_classes(app):
+    plain = ask(app, "/predict", {"inputs": [[text] for text in TEXTS]})[1]
+    status, answer = ask(app, "/classify", {"input": TEXTS, "raw_scores": False, "model": "ranks"})
+    assert (status, answer["object"], answer["data"]) == (200, "classify", plain)
+    status, answer = ask(app, "/classify", {"input": TEXTS, "model": "ranks"})
+    assert [one["probs"] for one in answer["data"]] == [[one["score"]] for (one,) in plain]
+    assert [one["label"] for one in answer["data"]] == [one["label"] for (one,) in plain]
+
+
+def test_other_paths_and_an_empty_text(app):
+    assert ask(app, "/models", None) == ask(app, "/v1/models", None)
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": [QUERY]}
+    infer, versions = "/v2/models/vectors/infer", "/v2/models/vectors/versions"
+    body = {"inputs": [tensor]}  # of tritonclient with model_version="1"
+    assert ask(app, f"{versions}/1/infer", body) == ask(app, infer, body)
+    assert ask(app, f"{versions}/1/ready", None)[0] == ask(app, f"{versions}/1", None)[0] == 200
+    assert ask(app, f"{versions}/2/infer", body)[0] == 404
+    status, answer = ask(app, "/tokenize", {"inputs": ["", "a"]})
+    assert status == 200, answer
+    assert [one["special"] for one in answer[0]] == [True, True]
