@@ -73,6 +73,7 @@ def synthetic_texts(encoder: Encoder, tokens: int, count: int, *, seed: int = 0)
 
 def _single_token_words(encoder: Encoder) -> list[str]:
     tokenizer = Tokenizer.from_file(str(encoder.folder / Layout.tokenizer))
+    tokenizer.no_padding()  # to a fixed length, as the files of some models say
     size = tokenizer.get_vocab_size()
     words: list[str] = []
     for number in random.Random(0).sample(range(size), size):
