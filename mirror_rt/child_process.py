@@ -18,6 +18,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import IO, Any, TypeVar
 
+from mirror_rt.system import KILLED
+
 T = TypeVar("T")
 
 
@@ -73,7 +75,7 @@ def how_it_ended(process: subprocess.Popen[bytes], *, advice: str = "", said: st
     code = process.returncode
     if code >= 0:
         return f"its process ended with code {code}" + f": {said}" * bool(said)
-    hint = f"; out of memory, most likely{advice}" if code == -signal.SIGKILL else ""
+    hint = f"; out of memory, most likely{advice}" if code == KILLED else ""
     return f"its process was ended by signal {-code}, {signal.strsignal(-code)}{hint}"
 
 

@@ -77,6 +77,9 @@ lint() {
   .venv/bin/clang-format --dry-run --Werror csrc/**/*.{cpp,h,cu,cuh} \
     tests/support/**/*.{cpp,h}
   .venv/bin/mypy
+  for system in darwin win32; do # each keeps what it has read, else every run would read all
+    .venv/bin/mypy --platform $system --cache-dir build/mypy-$system
+  done
   .venv/bin/lint-imports --no-logo
   (cd tests && ../.venv/bin/python -m mypy.stubtest mirror_rt._core --allowlist stubtest_allowlist.txt)
 }

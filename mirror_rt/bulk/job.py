@@ -28,6 +28,7 @@ from mirror_rt.io.atomic import check_free, check_space, new_file, write_json
 from mirror_rt.io.vectors import open_sink, output_files
 from mirror_rt.kept_work import Identity
 from mirror_rt.pipeline.results import RowCounts
+from mirror_rt.system import lock
 from mirror_rt.vectors.quantization import Embeddings
 
 logger = logging.getLogger("mirror_rt")
@@ -193,11 +194,5 @@ def _is_begun(folder: Path) -> bool:
 
 
 def _lock(file: IO[bytes], folder: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # on Windows, users must themselves avoid two jobs with one output
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise OutputExistsError(f"{folder} is in use: another process is at work on it") from None
+    if not lock(file.fileno()):
+        raise OutputExistsError(f"{folder} is in use: another process is at work on it")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import islice
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +26,7 @@ from mirror_rt.errors import DataError, ProcessGroupError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.pipeline.results import EncodedTexts
+from mirror_rt.system import interrupts_held
 from mirror_rt.tokens.windows import TextWindow
 
 # Encodes one window after the other, tokenising the next one while one runs.
@@ -115,7 +113,7 @@ def _encode_in_processes(
         rest = iter(stream)
         while True:
             for window in islice(rest, processes + 1 - len(pending)):
-                with _interrupts_held():  # submitting starts processes
+                with interrupts_held():  # submitting starts processes
                     pending.append(pool.submit(_encode_in_worker, window))
             if not pending:
                 break
@@ -131,23 +129,10 @@ def _encode_in_processes(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Block Ctrl-C while processes start: it would end them before they can ignore it."""
-    if sys.platform == "win32":  # signals cannot be blocked there
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 _worker_encoder: Callable[[], _EncodeWindows]  # set by `_start_worker`; its first call loads
 
 
-def _start_worker(spec: EncoderSpec, totals: Any, alive: Connection) -> None:
+def _start_worker(spec: EncoderSpec, totals: Any, alive: Any) -> None:
     global _worker_encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent process handles Ctrl-C
     end_with_parent(lambda: alive.poll(None))  # its other end is closed, even by kill -9

@@ -91,6 +91,11 @@ def renamed(*positional: str, **names: str | None) -> Callable[[F], F]:
     return decorate
 
 
+def typed_as(function: F) -> Callable[[Callable[..., Any]], F]:
+    """Return a decorator that gives a function the type of another one, overloads included."""
+    return lambda other: cast(F, other)
+
+
 def with_blanks(texts: Iterable[Any], size: int = WINDOW_TEXTS) -> Iterator[TextWindow]:
     """Cut texts into windows where a blank string is a text like others, as in the originals."""
     for window in text_windows(texts, size):

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.compat.arguments import as_tensor, refuse, renamed, with_blanks
+from mirror_rt.compat.arguments import as_tensor, refuse, renamed, typed_as, with_blanks
 from mirror_rt.compat.base_model import Pool
 from mirror_rt.compat.model_properties import ModelProperties
 from mirror_rt.compat.util import (
@@ -190,6 +190,7 @@ class SentenceTransformer(ModelProperties):
         pipeline = self.encoder.pipeline
         return pipeline.encode(with_blanks(texts), pipeline.plan(**options), show).embeddings
 
+    @typed_as(encode)
     @renamed(sentences="inputs")
     def encode_query(
         self,
@@ -203,6 +204,7 @@ class SentenceTransformer(ModelProperties):
         given = (inputs, prompt_name, prompt, *rest)
         return self._encode_as("query", QUERY_NAMES, given, options)
 
+    @typed_as(encode)
     @renamed(sentences="inputs")
     def encode_document(
         self,

@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 import platform
 import random
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.evaluation.plots import COLOURS, label_lines, new_figure, save_png
 from mirror_rt.io.atomic import write_json
+from mirror_rt.system import peak_memory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,6 +73,7 @@ def synthetic_texts(encoder: Encoder, tokens: int, count: int, *, seed: int = 0)
 
 def _single_token_words(encoder: Encoder) -> list[str]:
     tokenizer = Tokenizer.from_file(str(encoder.folder / Layout.tokenizer))
+    tokenizer.no_padding()  # to a fixed length, as the files of some models say
     size = tokenizer.get_vocab_size()
     words: list[str] = []
     for number in random.Random(0).sample(range(size), size):
@@ -152,12 +153,8 @@ def peak_memory_mb() -> float | None:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM"):
                 return int(line.split()[1]) / 2**10
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+    peak = peak_memory()
+    return None if peak is None else peak / 2**20
 
 
 def write_json_report(path: Path, about: dict[str, object], cells: list[Cell]) -> None:

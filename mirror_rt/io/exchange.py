@@ -12,6 +12,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from mirror_rt.system import HAS_LOCKS, lock
 
 _ENDING = ".unfinished"
 _REMNANT = re.compile(r"\..+\.[a-z0-9_]{8}\.unfinished")  # as tempfile names them
@@ -19,6 +22,7 @@ _AT_FDCWD, _EXCHANGE = -100, 2
 # What a rename says where another process was faster.
 _OVERTAKEN = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 _MOST_ATTEMPTS = 1000
+_TO_LOCK = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 # Folders in which this process has looked for what others have left.
@@ -46,22 +50,20 @@ def unfinished(path: Path, *, folder: bool) -> Iterator[Path]:
 
 def _make(path: Path, *, folder: bool) -> tuple[Path, int | None]:
     """Make and lock a temporary file or folder; return it with its descriptor, if it has one."""
-    prefix = f".{path.name}."
+    names: dict[str, Any] = {"prefix": f".{path.name}.", "suffix": _ENDING, "dir": path.parent}
     while True:
-        descriptor: int | None
         if folder:
-            temporary = Path(tempfile.mkdtemp(prefix=prefix, suffix=_ENDING, dir=path.parent))
-            if sys.platform == "win32":
-                return temporary, None
-            with contextlib.suppress(FileNotFoundError):
-                descriptor = os.open(temporary, os.O_RDONLY)
-                if _lock(descriptor, wait=True) and _is_at(temporary, descriptor):
-                    return temporary, descriptor
-                os.close(descriptor)
+            temporary = Path(tempfile.mkdtemp(**names))
         else:
-            descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=_ENDING, dir=path.parent)
-            if _lock(descriptor, wait=True) and _is_at(Path(name), descriptor):
-                return Path(name), descriptor
+            descriptor, name = tempfile.mkstemp(**names)
+            os.close(descriptor)
+            temporary = Path(name)
+        if not HAS_LOCKS:
+            return temporary, None
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(temporary, os.O_RDONLY)
+            if _lock(descriptor, wait=True) and _is_at(temporary, descriptor):
+                return temporary, descriptor
             os.close(descriptor)
         # Another process took it for a remnant, before it was locked.
 
@@ -139,11 +141,12 @@ def _remove_remnants(folder: Path) -> None:
     if folder in _seen:
         return
     _seen.add(folder)
-    for place in folder.glob(f".*{_ENDING}"):
-        if sys.platform == "win32" or not _REMNANT.fullmatch(place.name):
+    places = folder.glob(f".*{_ENDING}") if HAS_LOCKS else ()
+    for place in places:
+        if not _REMNANT.fullmatch(place.name):
             continue
         with contextlib.suppress(OSError):  # it was renamed to its place meanwhile, or is not ours
-            descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = os.open(place, _TO_LOCK)
             try:
                 if _lock(descriptor, wait=False) and _is_at(place, descriptor):
                     remove(place)
@@ -157,14 +160,9 @@ def _lock(descriptor: int, *, wait: bool) -> bool:
     Where a file system has no locks, all who wait go on, and none that does not wait.
     """
     try:
-        import fcntl
-    except ImportError:  # on Windows, where remnants stay
-        return wait
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        return lock(descriptor, wait=wait)
     except OSError:
         return wait
-    return True
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from mirror_rt.errors import BundleError
 from mirror_rt.io.limits import DOCUMENT, TENSORS
 from mirror_rt.schema import build
+from mirror_rt.system import release_pages
 
 Array = npt.NDArray[Any]
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1", "U8": "u1",
@@ -164,9 +165,7 @@ class MappedTensors:
 
     def release(self) -> None:
         """Tell the system that the pages that were read are not needed soon."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            for mapped in self._maps:
-                mapped.madvise(mmap.MADV_DONTNEED)
+        release_pages(self._maps)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, npt.NDArray[np.float32]]) -> None:

@@ -29,7 +29,6 @@ from mirror_rt.bulk import BulkConfig, encode_file
 from mirror_rt.bulk.job import JobFolder
 from mirror_rt.bulk.plan import find_bundle, window_characters
 from mirror_rt.bulk.reading import count_records
-from mirror_rt.bulk.workers import _interrupts_held
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.kept_work import Identity
@@ -637,11 +636,3 @@ for path in ({str(path)!r}, {str(endless)!r}):
     first, second = command_in_child(code).splitlines()
     assert "line 2: more than 67,108,864" in first
     assert "line 1: more than 67,108,864" in second
-
-
-def test_processes_start_where_signals_cannot_be_blocked(monkeypatch):
-    """Windows has no pthread_sigmask."""
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.delattr(signal, "pthread_sigmask")
-    with _interrupts_held():
-        pass

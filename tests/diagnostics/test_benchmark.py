@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from tokenizers import Tokenizer
 
 from mirror_rt import ConfigError, Encoder
 from mirror_rt.diagnostics import benchmarking
@@ -25,6 +26,14 @@ def test_made_up_texts_have_the_length_asked_for(tiny_bundle, family):
     for tokens in (2, encoder.max_length + 1):
         with pytest.raises(ConfigError, match="are special tokens"):
             synthetic_texts(encoder, tokens, 1)
+
+
+def test_texts_are_made_where_the_tokenizer_pads(bundle_copy):
+    """To a fixed length, as that of all-MiniLM-L6-v2 does."""
+    tokenizer = Tokenizer.from_file(str(bundle_copy / "tokenizer.json"))
+    tokenizer.enable_padding(length=16)
+    tokenizer.save(str(bundle_copy / "tokenizer.json"))
+    assert len(synthetic_texts(Encoder.load(bundle_copy, verify=False), 8, 4)) == 4
 
 
 @pytest.fixture

@@ -151,6 +151,12 @@ def pod_of(objects):
     return pod, container, {each["name"]: each["value"] for each in container["env"]}
 
 
+def test_the_chart_has_nothing_to_lint(rendered):
+    """But that it has no icon, which is information (1)."""
+    lint = rendered["lint"]
+    assert (lint["Errors"], [one["Severity"] for one in lint["Messages"]]) == (None, [1])
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_the_objects(rendered, form):
     assert set(rendered[form]) == FORMS[form][1], rendered[form]

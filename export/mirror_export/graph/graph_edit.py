@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from mirror_rt.system import release_pages
+
 # The domain of onnxruntime's own operators.
 ORT = "com.microsoft"
 # How many numbers of a weight `by_rows` processes at once.
@@ -59,8 +61,8 @@ def by_rows(
     for start in range(0, len(weight), rows):
         result[start : start + rows] = compute(weight[start : start + rows])
         file = getattr(value.const_value, "raw", None)
-        if isinstance(file, mmap.mmap) and hasattr(file, "madvise"):
-            file.madvise(mmap.MADV_DONTNEED)
+        if isinstance(file, mmap.mmap):
+            release_pages([file])
     return result
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import logging
 import os
@@ -25,6 +24,7 @@ from mirror_rt.bundle.pack_index import (
 from mirror_rt.errors import BundleError, OutputExistsError
 from mirror_rt.io.atomic import check_free, link_or_copy
 from mirror_rt.io.exchange import replace_folder
+from mirror_rt.system import HAS_LOCKS, lock
 from mirror_train.training.run_config import left_over
 
 logger = logging.getLogger("mirror_export")
@@ -192,12 +192,13 @@ def _check_left_over(folder: Path, *, resume: bool) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path, out: Path) -> Iterator[None]:
+    if not HAS_LOCKS:
+        yield
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OutputExistsError(f"another process is writing {out}: wait for it") from None
+        if not lock(descriptor):
+            raise OutputExistsError(f"another process is writing {out}: wait for it")
         yield
     finally:
         os.close(descriptor)

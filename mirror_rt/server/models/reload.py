@@ -17,6 +17,7 @@ from mirror_rt.server.models.sources import load_folder
 from mirror_rt.server.monitoring.logs import where
 from mirror_rt.server.monitoring.metrics import Metrics
 from mirror_rt.server.watching import Watcher
+from mirror_rt.system import lock
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -101,12 +102,9 @@ class Reloader(Watcher):
         if shared is None:  # no other worker
             yield
             return
-        import fcntl  # not on Windows, where a server is one process
-
         with (Path(shared) / "reload.lock").open("w") as file:  # the end of a worker unlocks it
             while not self._closing.wait(_TURN_SECONDS):
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if lock(file.fileno()):
                     break
             yield
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
 
 from mirror_rt.errors import ConfigError
 from mirror_rt.server.config import ListenConfig
+from mirror_rt.system import open_files_limit
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -20,12 +19,12 @@ def most_connections(listen: ListenConfig) -> int:
 
     As many more may wait for their refusal to be read, so each counts twice.
     """
-    return listen.max_connections or max(1, (_descriptors() - _OTHERS) // 2)
+    return listen.max_connections or max(1, (open_files_limit() - _OTHERS) // 2)
 
 
 def check_descriptors(listen: ListenConfig) -> None:
     """Raise ConfigError if there are too few descriptors for `max_connections`; warn of few."""
-    limit, most = _descriptors(), most_connections(listen)
+    limit, most = open_files_limit(), most_connections(listen)
     if 2 * most + _OTHERS > limit:
         raise ConfigError(
             field="max_connections", value=most,
@@ -35,13 +34,3 @@ def check_descriptors(listen: ListenConfig) -> None:
     if limit < _FEW:
         logger.warning("this process may open %d files, so it takes %d connections at a time: "
                        "raise that limit (ulimit -n)", limit, most)  # fmt: skip
-
-
-def _descriptors() -> int:
-    """Return how many files a process may open."""
-    if os.name != "posix":
-        return sys.maxsize
-    import resource  # not on Windows
-
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return sys.maxsize if limit == resource.RLIM_INFINITY else limit

@@ -6,13 +6,13 @@ import contextlib
 import errno
 import logging
 import socket
+import sys
 
 from mirror_rt.errors import ConfigError
 from mirror_rt.server.config import ListenConfig, ServerConfig
 from mirror_rt.server.http.app import create_app
 from mirror_rt.server.models.sources import Sources
 from mirror_rt.server.process.descriptors import check_descriptors
-from mirror_rt.server.process.supervisor import Supervisor
 from mirror_rt.server.process.systemd import say_listening
 from mirror_rt.server.process.tls import check_tls
 from mirror_rt.server.process.uvicorn_server import run_app
@@ -34,7 +34,9 @@ def serve(source: Sources, config: ServerConfig, listen: ListenConfig) -> None:
     listener = _bind(listen)
     url = _url_of(listener, listen)
     try:
-        if listen.workers > 1:
+        if listen.workers > 1 and sys.platform != "win32":
+            from mirror_rt.server.process.supervisor import Supervisor
+
             Supervisor(source, config, listen, listener, url).run()
             return
         app = create_app(source, config)

@@ -24,6 +24,7 @@ from mirror_rt.server.models.sources import Sources, lasting, listed
 from mirror_rt.server.monitoring.metrics import WorkerCounts
 from mirror_rt.server.process.systemd import say_listening
 
+assert sys.platform != "win32"  # where ListenConfig refuses several workers
 logger = logging.getLogger("mirror_rt.server")
 
 # Seconds before a worker that died is started again: doubled with each death, up to the longest.

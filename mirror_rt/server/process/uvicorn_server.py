@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -158,7 +159,7 @@ def _handle_signals(server: uvicorn.Server, app: Starlette, certificate: Certifi
     """Let SIGHUP read files and models again, and SIGTERM and Ctrl-C stop with exit status 0."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, server.handle_exit)  # until uvicorn listens to signals itself
-    if hasattr(signal, "SIGHUP"):
+    if sys.platform != "win32":
 
         def reload(*_: object) -> None:
             certificate.ask()

@@ -113,9 +113,11 @@ def main(chart):
         "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
         "users": [{"name": "me", "user": {}}],
     }  # fmt: skip
-    helm = helm_sdkpy.Install(helm_sdkpy.Configuration("here", yaml.safe_dump(config)))
-    forms = json.load(sys.stdin)
-    json.dump({name: install(helm, chart, *form) for name, form in forms.items()}, sys.stdout)
+    config = helm_sdkpy.Configuration("here", yaml.safe_dump(config))
+    helm, forms = helm_sdkpy.Install(config), json.load(sys.stdin)
+    made = {name: install(helm, chart, *form) for name, form in forms.items()}
+    made["lint"] = asyncio.run(helm_sdkpy.Lint(config).run(chart))
+    json.dump(made, sys.stdout)
 
 
 if __name__ == "__main__":

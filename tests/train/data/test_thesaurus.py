@@ -10,7 +10,7 @@ from mirror_rt import ConfigError, DataError
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.bundle.model_card import model_card
 from mirror_train import load_recipe, load_thesaurus, word_list
-from mirror_train.data.installed_thesauri import find_thesaurus, thesaurus_license
+from mirror_train.data.installed_thesauri import find_thesaurus, has_thesaurus, thesaurus_license
 from mirror_train.data.thesaurus import mutual_pairs
 from mirror_train.data.thesaurus_files import read_thesaurus
 
@@ -159,6 +159,10 @@ License: LGPL-2.1+
     assert thesaurus_license(path, "de") is None
     with pytest.raises(ConfigError, match="no thesaurus of 'xx' is installed: install Debian's"):
         find_thesaurus("xx")
+    monkeypatch.setenv("MIRROR_RT_THESAURI", str(tmp_path / "mytehs"))
+    for find in (find_thesaurus, has_thesaurus):
+        with pytest.raises(ConfigError, match=r"\$MIRROR_RT_THESAURI is '.*mytehs', which is no"):
+            find("fr")
 
 
 def test_rare_words_where_frequent_ones_are_not_known(write, caplog):

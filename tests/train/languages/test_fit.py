@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from itertools import chain
 from types import SimpleNamespace
 
 import pytest
@@ -142,6 +143,24 @@ def test_strings_of_which_a_part_is_in_another_script_are_said():
     texts = [*word_list("pl", top=100).first, *word_list("ru", top=100).first]
     said = script_warning(texts, "pl", ["Latn"], "mixed.txt")
     assert re.search(r"mixed.txt: [45]\d% of its letters are of the script Cyrl, but pl is", said)
+
+
+@pytest.mark.parametrize("order", ["in turn", "one after the other"])
+def test_a_half_in_another_script_is_said_wherever_it_stands(table, order):
+    """No row of a regular sample, and no limit of what is read, may hide it."""
+    halves = [[f"{word} " * 10 for word in word_list(tag, top=1000).first] for tag in ("pl", "ru")]
+    texts = [*chain(*zip(*halves, strict=True))] if order == "in turn" else [*chain(*halves)]
+    (said,) = string_warnings(TrainingData(texts, texts, None, "mixed.txt", "pl"), table)
+    assert "of its letters are of the script Cyrl, but pl is written in Latn" in said
+
+
+def test_english_that_is_called_polish_is_said_without_an_extra(table, monkeypatch):
+    monkeypatch.setattr("mirror_train.training.fit.language_shares", lambda texts: None)
+    words = word_list("en", top=1000).first
+    (said,) = string_warnings(TrainingData(words, words, None, "en.txt", "pl-PL"), table)
+    assert re.fullmatch(r"en.txt: \d of 5,\d{3} letters are beyond ASCII, .* for 'pl-PL': .*", said)
+    for tag in ("en", "pl", "de", "nb"):
+        assert string_warnings(word_list(tag, top=1000), table) == []
 
 
 def test_a_folder_goes_before_a_name_in_the_table(table, tmp_path, monkeypatch):

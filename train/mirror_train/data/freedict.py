@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import re
 import unicodedata
 import zlib
@@ -14,6 +13,7 @@ from typing import IO, cast
 from mirror_rt.errors import ConfigError, DataError, require
 from mirror_rt.io.limits import SHARED, unpacked
 from mirror_rt.io.text import iter_lines
+from mirror_train.data.installed_thesauri import own_folders
 from mirror_train.data.strings import word_list
 from mirror_train.data.thesaurus import FEWEST, TOPS
 
@@ -33,7 +33,7 @@ def installed_dictionaries(languages: Collection[str]) -> dict[str, Path]:
     $MIRROR_RT_DICTIONARIES, a folder, is looked through before the system's /usr/share/dictd.
     """
     langcodes = require("langcodes", extra="demo", purpose="the dictionaries of a system")
-    folders = [Path(own)] if (own := os.environ.get("MIRROR_RT_DICTIONARIES")) else []
+    folders = own_folders("MIRROR_RT_DICTIONARIES")
     found: dict[str, Path] = {}
     for folder in [*folders, Path("/usr/share/dictd")]:
         for path in sorted(folder.glob("freedict-*.index")):

@@ -29,17 +29,8 @@ def find_thesaurus(language: str) -> Path:
     `pt-BR` finds th_pt_BR_v2.dat, else another of `pt`; `pt` finds th_pt_PT_v2.dat first, and `no`
     finds th_nb_NO_v2.dat.
     """
-    folders = [Path(own)] if (own := os.environ.get("MIRROR_RT_THESAURI")) else []
-    folders += [folder for pattern in _FOLDERS for folder in sorted(Path("/").glob(pattern))]
-    files = [path for folder in folders for path in sorted(folder.glob("th*.dat"))]
-    for name in _names(language):
-        for path in files:
-            if re.fullmatch(name, path.stem):
-                return path
-    if lookup_chain(language)[-1] == "en":
-        for folder in map(Path, _WORDNET):
-            if (folder / "data.noun").is_file():
-                return folder
+    if (found := _installed(language)) is not None:
+        return found
     # Some packages have the name of a region.
     package = {"en": "en-us", "pt": "pt-br"}.get(language.lower(), language.lower())
     raise ConfigError(
@@ -51,11 +42,29 @@ def find_thesaurus(language: str) -> Path:
 
 def has_thesaurus(language: str) -> bool:
     """Return whether a thesaurus of a language is installed."""
-    try:
-        find_thesaurus(language)
-    except ConfigError:
-        return False
-    return True
+    return _installed(language) is not None
+
+
+def own_folders(variable: str) -> list[Path]:
+    """Return the folder that an environment variable names, if it is set; refuse one not there."""
+    if not (own := os.environ.get(variable)):
+        return []
+    if not Path(own).is_dir():
+        raise ConfigError(f"${variable} is {own!r}, which is no folder: correct it, or unset it")
+    return [Path(own)]
+
+
+def _installed(language: str) -> Path | None:
+    folders = own_folders("MIRROR_RT_THESAURI")
+    folders += [folder for pattern in _FOLDERS for folder in sorted(Path("/").glob(pattern))]
+    files = [path for folder in folders for path in sorted(folder.glob("th*.dat"))]
+    for name in _names(language):
+        for path in files:
+            if re.fullmatch(name, path.stem):
+                return path
+    english = lookup_chain(language)[-1] == "en"
+    wordnets = (folder for folder in map(Path, _WORDNET) if (folder / "data.noun").is_file())
+    return next(wordnets, None) if english else None
 
 
 def _names(language: str) -> Iterator[str]:

@@ -16,7 +16,6 @@ import importlib.util
 import json
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -30,6 +29,7 @@ from typing import Any
 import torch
 
 from mirror_rt.io.atomic import sha256, write_json
+from mirror_rt.system import KILLED
 from mirror_train.loss.cpu_kernel import DTYPES
 
 VARIABLE = "MIRROR_RT_CUDA_CORE"
@@ -190,7 +190,7 @@ def _check(device: int) -> str | None:
     with contextlib.suppress(IndexError, ValueError, KeyError, TypeError):
         failure: str | None = json.loads(done.stdout.splitlines()[-1])["failure"]
         return failure
-    if done.returncode < 0 and done.returncode != -signal.SIGKILL:  # that may be for memory
+    if done.returncode < 0 and done.returncode != KILLED:  # that may be for memory
         return f"the check was ended by signal {-done.returncode}"
     lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
     raise _NoVerdictError(lines[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -35,7 +36,14 @@ _OTHER, _OWN = 0.6, 0.15
 _ALIKE = ({"bs", "hr", "sh", "sr"}, {"da", "nb", "nn", "no"}, {"id", "ms"}, {"fil", "tl"})
 _ENOUGH = 0.7  # share of letters in the expected scripts; names are often in another script
 UNSPACED = ("Hani", "Hira", "Kana", "Khmr", "Laoo", "Mymr", "Thai")  # no spaces between words
-_LETTERS = 20_000  # number of letters to look at
+_CHARACTERS = 200  # of a string, to look at
+# Languages 1.3 % or more of whose letters, in words of wordfreq, are beyond ASCII (2026-11-27); and
+# the share below which a text, of so many letters, is of another language or has lost its accents.
+_ACCENTED = frozenset(
+    {"ca", "cs", "da", "de", "es", "fi", "fr", "hu", "is", "lt", "lv", "nb", "pl", "pt", "ro", "sk",
+     "sl", "sv", "tr", "vi"}
+)  # fmt: skip
+_FEWEST_ACCENTS, _ENOUGH_LETTERS = 0.001, 2000
 
 # The ISO 15924 code for the first word of a letter's Unicode name.
 _SCRIPTS = {
@@ -107,7 +115,9 @@ def token_fit(tokenizer: Any, texts: Sequence[str]) -> TokenFit:
 
 
 def string_warnings(data: TrainingData, table: LanguageTable) -> list[str]:
-    """Return warnings of strings in another script or, by py3langid, another language than named.
+    """Return warnings of strings in another script or another language than named.
+
+    Where py3langid is not installed, letters beyond ASCII alone tell of another language.
 
     Nothing is said of strings without a language, or of a language that is not in the table.
     """
@@ -119,6 +129,14 @@ def string_warnings(data: TrainingData, table: LanguageTable) -> list[str]:
         return [found]
     primary = data.language.split("-")[0]
     shares = language_shares(texts)
+    if shares is None and primary in _ACCENTED:
+        letters = _letters(texts)
+        accented = sum(n for letter, n in letters.items() if not letter.isascii())
+        if letters.total() >= _ENOUGH_LETTERS and accented < _FEWEST_ACCENTS * letters.total():
+            return [
+                f"{data.source}: {accented} of {letters.total():,} letters are beyond ASCII, which "
+                f"is too few for {data.language!r}: is it the right file, with its accents?"
+            ]
     if shares is None or primary not in shares:
         return []
     most = max(shares, key=shares.__getitem__)
@@ -167,8 +185,8 @@ def _row(language: str | None, table: LanguageTable) -> dict[str, Any] | None:
 
 
 def _sample(data: TrainingData) -> list[str]:
-    """Return strings from the whole of the data, at even distances."""
-    return data.first[:: max(1, len(data) // _SAMPLE)]
+    """Return strings from the whole of the data, the same ones for the same data."""
+    return random.Random(0).sample(data.first, min(len(data), _SAMPLE))
 
 
 def letters_by_script(texts: Iterable[str]) -> Counter[str]:
@@ -202,7 +220,5 @@ def script_warning(
 def _letters(texts: Iterable[str]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update(character for character in text if character.isalpha())
-        if counts.total() >= _LETTERS:
-            break
+        counts.update(filter(str.isalpha, text[:_CHARACTERS]))
     return counts
