@@ -113,6 +113,8 @@ def test_a_tokenizer_that_has_too_much_to_do_refuses_at_once(path, body, app, he
         admission._max_texts = 10_000
         before = Call(app, *first[:2])
         await asyncio.to_thread(began.wait, 60)
+        while not any(load._waiting.values()):  # a thread of an earlier test may have begun
+            await asyncio.sleep(0.01)
         late = Call(app, path, body)
         status, _ = await late.answer()
         assert status == 429
