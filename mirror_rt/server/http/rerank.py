@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import orjson
 
-from mirror_rt.inference.vector_layers import ACTIVATIONS
-from mirror_rt.pipeline.results import EncodedTexts
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.exchange import Answer, Exchange
 from mirror_rt.server.http.answers import (
@@ -23,10 +17,9 @@ from mirror_rt.server.http.answers import (
     Values,
 )
 from mirror_rt.server.http.decoding import BodyDecoder
-from mirror_rt.server.http.inputs import ROWS, check_number, check_texts, too_long, truncated_header
+from mirror_rt.server.http.inputs import check_number, check_texts, truncated_header
 from mirror_rt.server.http.operations import MODEL_NAME, RERANK, TEI, TEXT, operation
 from mirror_rt.server.http.rerank_schemas import (
-    CutRequest,
     Documents,
     DocumentsRequest,
     InputRequest,
@@ -35,10 +28,21 @@ from mirror_rt.server.http.rerank_schemas import (
     PredictParameters,
     PredictRequest,
     RerankRequest,
-    ScoreRequest,
+)
+from mirror_rt.server.http.scoring import (
+    NUMPY,
+    answer_in_pieces,
+    as_items,
+    as_list,
+    by_score,
+    cut_or_refuse,
+    end_of,
+    probabilities,
+    score_items,
+    score_texts,
+    tail_of,
 )
 from mirror_rt.server.models.registry import Registry
-from mirror_rt.server.models.service import ModelService
 from mirror_rt.tokens.pairs import Pair
 
 _rerank = BodyDecoder(RerankRequest, "texts", list[str])
@@ -59,10 +63,6 @@ _TAIL = {
 }  # fmt: skip
 # In a text the quotes would be escaped, so this finds a key.
 _DOCUMENTS_KEY = re.compile(rb'"documents"\s*:')
-# Bytes of a result without its text, in memory.
-_RESULT = 256
-
-Scores = npt.NDArray[np.float64]
 
 
 @operation(
@@ -79,16 +79,16 @@ async def rerank(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
         return await documents(registry, exchange, body)
     request = await _rerank(body, registry.config)
     service = await registry.service(exchange, request.model, request.lang, reranks=True)
-    encoded = await _scored(
-        service, exchange, [request.query], request.texts, "texts", _cut(service, request)
+    encoded = await score_texts(
+        service, exchange, [request.query], request.texts, "texts", cut_or_refuse(service, request)
     )
-    scores = _scores(encoded, raw=request.raw_scores)[:, 0]
+    scores = probabilities(encoded, raw=request.raw_scores)[:, 0]
 
     def result(i: int) -> dict[str, Any]:
         found = {"index": i, "score": scores[i]}
         return found | ({"text": request.texts[i]} if request.return_text else {})
 
-    return _answer(b"[", scores, request.top_n, result, b"]", encoded)
+    return answer_in_pieces(b"[", scores, request.top_n, result, b"]", encoded)
 
 
 @operation(
@@ -122,11 +122,11 @@ async def documents(registry: Registry, exchange: Exchange, body: bytes) -> Answ
     request = await (_input if mixedbread else _documents)(body, registry.config)
     service = await registry.service(exchange, request.model, request.lang, reranks=True)
     texts = [one if isinstance(one, str) else one.text for one in request.documents]
-    encoded = await _scored(
+    encoded = await score_texts(
         service, exchange, [request.query], texts, "input" if mixedbread else "documents",
         "error" if request.truncate is False else "truncate", request.max_tokens_per_doc,
     )  # fmt: skip
-    scores = _scores(encoded, raw=bool(request.raw_scores))[:, 0]
+    scores = probabilities(encoded, raw=bool(request.raw_scores))[:, 0]
     second, infinity = exchange.route == "/v2/rerank", request.raw_scores is not None
     voyage = any(getattr(request, name, None) is not None for name in ("top_k", "truncation"))
     plain, shown = infinity or voyage or mixedbread, request.return_documents
@@ -137,7 +137,7 @@ async def documents(registry: Registry, exchange: Exchange, body: bytes) -> Answ
         found = {"index": i, score: scores[i]}
         return found | ({document: texts[i] if plain else {"text": texts[i]}} if shown else {})
 
-    tail = _tail(service, exchange, "rerank" if infinity else "list")
+    tail = tail_of(service, exchange, "rerank" if infinity else "list")
     if mixedbread:
         tail |= {"top_k": request.top_n or len(texts), "return_input": shown}
     else:
@@ -146,7 +146,7 @@ async def documents(registry: Registry, exchange: Exchange, body: bytes) -> Answ
             "billed_units": {"search_units": 1}, "tokens": {"input_tokens": exchange.tokens},
         }  # fmt: skip
     name = b"data" if voyage or mixedbread else b"results"
-    return _answer(b'{"%s":[' % name, scores, request.top_n, result, _end(tail), encoded)
+    return answer_in_pieces(b'{"%s":[' % name, scores, request.top_n, result, end_of(tail), encoded)
 
 
 @operation(
@@ -164,18 +164,20 @@ async def score(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /score, as vLLM does."""
     request = await _pairs(body, registry.config)
     service = await registry.service(exchange, request.model, request.lang, reranks=True)
-    first, second = (_listed(one) for one in (request.text_1, request.text_2))
+    first, second = (as_list(one) for one in (request.text_1, request.text_2))
     if len(first) not in (1, len(second)):
         why = f"text_1: {len(first)} texts, and text_2 has {len(second)}"
         raise Problem(422, why, "invalid_value", "text_1")
-    cut = _cut(service, request)
-    encoded = await _scored(service, exchange, first, second, "text_2", cut)
-    scores = _scores(encoded)[:, 0]
+    cut = cut_or_refuse(service, request)
+    encoded = await score_texts(service, exchange, first, second, "text_2", cut)
+    scores = probabilities(encoded)[:, 0]
 
     def result(i: int) -> dict[str, Any]:
         return {"index": i, "object": "score", "score": scores[i]}
 
-    return _answer(b'{"data":[', None, None, result, _end(_tail(service, exchange)), encoded)
+    return answer_in_pieces(
+        b'{"data":[', None, None, result, end_of(tail_of(service, exchange)), encoded
+    )
 
 
 @operation(
@@ -191,22 +193,22 @@ async def classify(registry: Registry, exchange: Exchange, body: bytes) -> Answe
     """Answer POST /classify: as Infinity does where there is `raw_scores`, and else as vLLM."""
     request = await _labels(body, registry.config)
     service = await registry.service(exchange, request.model, request.lang, reranks=True)
-    texts, infinity = _listed(request.input), request.raw_scores is not None
+    texts, infinity = as_list(request.input), request.raw_scores is not None
     check_number(texts, "input", service.config.max_items)
     items = [Pair(text, None) for text in texts]
     check_texts(texts, "input")
-    encoded = await _run(service, exchange, items, _cut(service, request))
-    scores, labels = _scores(encoded, raw=bool(request.raw_scores)), service.facts.labels
+    encoded = await score_items(service, exchange, items, cut_or_refuse(service, request))
+    scores, labels = probabilities(encoded, raw=bool(request.raw_scores)), service.facts.labels
 
     def result(i: int) -> Any:
         row = scores[i]
         if infinity:
-            return _ordered(labels, row)
+            return by_score(labels, row)
         best = labels[int(row.argmax())]
         return {"index": i, "label": best, "probs": row, "num_classes": len(labels)}
 
-    tail = _tail(service, exchange, "classify" if infinity else "list")
-    return _answer(b'{"data":[', None, None, result, _end(tail), encoded)
+    tail = tail_of(service, exchange, "classify" if infinity else "list")
+    return answer_in_pieces(b'{"data":[', None, None, result, end_of(tail), encoded)
 
 
 @operation(
@@ -224,135 +226,17 @@ async def predict(registry: Registry, exchange: Exchange, body: bytes) -> Answer
     given: Any = request.inputs
     if several := any(isinstance(one, list) for one in given):
         check_number(given, "inputs", service.config.max_items)
-    items = _items(given if several else [given])
-    encoded = await _run(service, exchange, items, _cut(service, request))
+    items = as_items(given if several else [given])
+    encoded = await score_items(service, exchange, items, cut_or_refuse(service, request))
     parameters = request.parameters or PredictParameters()
     applied = "none" if request.raw_scores else parameters.function_to_apply
-    scores = _scores(encoded, raw=applied == "none", function=applied)
+    scores = probabilities(encoded, raw=applied == "none", function=applied)
     labels = service.facts.labels
 
     def result(i: int) -> list[dict[str, Any]]:
-        return _ordered(labels, scores[i])[: parameters.top_k]
+        return by_score(labels, scores[i])[: parameters.top_k]
 
     # Hugging Face's client, which sends parameters, expects a list for each text.
     if several or request.parameters is not None:
-        return _answer(b"[", None, None, result, b"]", encoded)
-    return Answer(orjson.dumps(result(0), option=_NUMPY), headers=truncated_header(encoded))
-
-
-async def _scored(
-    service: ModelService, exchange: Exchange, queries: Sequence[str], texts: Sequence[str],
-    name: str, cut: str, most_tokens: int | None = None,
-) -> EncodedTexts:  # fmt: skip
-    """Check the texts in the field `name`, and score each, or its first tokens.
-
-    There is one query, or one for each text.
-    """
-    if len(service.facts.labels) != 1:
-        raise Problem(422, f"{service.model.name} gives several scores, which have no order: ask "
-                      "/predict", "wrong_model", "model")  # fmt: skip
-    check_number(texts, name, service.config.max_items)
-    check_texts(queries, "query")
-    check_texts(texts, name)
-    items = [Pair(queries[min(i, len(queries) - 1)], text) for i, text in enumerate(texts)]
-    return await _run(service, exchange, items, cut, most_tokens)
-
-
-async def _run(
-    service: ModelService, exchange: Exchange, items: list[Pair], cut: str,
-    most_tokens: int | None = None,
-) -> EncodedTexts:  # fmt: skip
-    exchange.texts = len(items)
-    timeout = exchange.timeout(service.config.timeout)
-    shorten = None if most_tokens is None else partial(_shorten, service, most_tokens)
-    encoded = await service.encode(
-        items, timeout, exchange.times, shorten, on_too_long=cast(Any, cut)
-    )
-    exchange.tokens = sum(encoded.token_counts.tolist())
-    return encoded
-
-
-def _items(inputs: Sequence[str | list[str]]) -> list[Pair]:
-    items = []
-    for i, given in enumerate(inputs):
-        texts = [given] if isinstance(given, str) else given
-        if not 1 <= len(texts) <= 2:
-            why = f"inputs: item {i} has {len(texts)} texts, expected one or two"
-            raise Problem(422, why, "invalid_value", "inputs")
-        check_texts(texts, "inputs", i)
-        items.append(Pair(texts[0], texts[1] if len(texts) > 1 else None))
-    return items
-
-
-def _shorten(service: ModelService, most: int, pairs: list[Pair]) -> list[Pair]:
-    """Cut the documents of pairs to their first tokens."""
-    tokenizer = service.loaded.pipeline.tokenizer
-
-    def cut(text: str) -> str:
-        text = text[: tokenizer.clip_characters]
-        if len(text) <= most:  # a token has a character at least
-            return text
-        pieces = tokenizer.pieces(text, special_tokens=False)
-        return text[: pieces[most - 1].stop] if len(pieces) > most else text
-
-    return [pair._replace(document=cut(cast(str, pair.document))) for pair in pairs]
-
-
-_NUMPY = orjson.OPT_SERIALIZE_NUMPY
-
-
-def _scores(encoded: EncodedTexts, *, raw: bool = False, function: str | None = None) -> Scores:
-    """Return the scores of logits [n, C]: probabilities, or the logits themselves."""
-    logits = encoded.embeddings.astype(np.float64)
-    if raw:
-        return logits
-    default = "sigmoid" if logits.shape[1] == 1 else "softmax"
-    return ACTIVATIONS[function or default](logits)
-
-
-def _cut(service: ModelService, request: ScoreRequest | CutRequest) -> str:
-    """Return what becomes of pairs that are too long: they are cut, or refused."""
-    choice = service.config.on_too_long
-    direction = getattr(request, "truncation_direction", None)
-    return too_long("truncate" if choice == "chunk" else choice, request.truncate, direction)
-
-
-def _listed(texts: str | list[str] | None) -> list[str]:
-    return [texts] if isinstance(texts, str) else texts or []
-
-
-def _ordered(labels: Sequence[str], scores: Scores) -> list[dict[str, Any]]:
-    order = np.argsort(-scores, kind="stable").tolist()
-    return [{"label": labels[j], "score": scores[j]} for j in order]
-
-
-def _tail(service: ModelService, exchange: Exchange, kind: str = "list") -> dict[str, Any]:
-    """Return what an answer has besides its results."""
-    usage = dict.fromkeys(("prompt_tokens", "total_tokens"), exchange.tokens)
-    return {"id": exchange.request_id, "model": service.model.name, "object": kind, "usage": usage}
-
-
-def _end(tail: dict[str, Any]) -> bytes:
-    return b"]," + orjson.dumps(tail)[1:]
-
-
-def _answer(
-    head: bytes, scores: Scores | None, most: int | None, result: Callable[[int], Any], tail: bytes,
-    encoded: EncodedTexts,
-) -> Answer:  # fmt: skip
-    """Write the results of the best pairs, or of all in their order, in pieces if they are many."""
-    n = len(encoded.embeddings)
-    order = list(range(n)) if scores is None else np.argsort(-scores, kind="stable").tolist()
-    order = order[:most]
-
-    def pieces() -> Iterator[bytes]:
-        yield head
-        for start in range(0, len(order), ROWS):
-            rows = [result(i) for i in order[start : start + ROWS]]
-            yield (b"," if start else b"") + orjson.dumps(rows, option=_NUMPY)[1:-1]
-        yield tail
-
-    headers = truncated_header(encoded)
-    if len(order) <= ROWS:
-        return Answer(b"".join(pieces()), headers=headers)
-    return Answer(pieces(), headers=headers, held=_RESULT * len(order))
+        return answer_in_pieces(b"[", None, None, result, b"]", encoded)
+    return Answer(orjson.dumps(result(0), option=NUMPY), headers=truncated_header(encoded))

@@ -1,0 +1,148 @@
+"""Score pairs of texts for the protocols of rerankers, and write what they got."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from mirror_rt.inference.vector_layers import ACTIVATIONS
+from mirror_rt.pipeline.results import EncodedTexts
+from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.exchange import Answer, Exchange
+from mirror_rt.server.http.inputs import ROWS, check_number, check_texts, too_long, truncated_header
+from mirror_rt.server.http.rerank_schemas import CutRequest, ScoreRequest
+from mirror_rt.server.models.service import ModelService
+from mirror_rt.tokens.pairs import Pair
+
+NUMPY = orjson.OPT_SERIALIZE_NUMPY
+# Bytes of a result without its text, in memory.
+_RESULT = 256
+
+Scores = npt.NDArray[np.float64]
+
+
+async def score_texts(
+    service: ModelService, exchange: Exchange, queries: Sequence[str], texts: Sequence[str],
+    name: str, cut: str, most_tokens: int | None = None,
+) -> EncodedTexts:  # fmt: skip
+    """Check the texts in the field `name`, and score each, or its first tokens.
+
+    There is one query, or one for each text.
+    """
+    if len(service.facts.labels) != 1:
+        raise Problem(422, f"{service.model.name} gives several scores, which have no order: ask "
+                      "/predict", "wrong_model", "model")  # fmt: skip
+    check_number(texts, name, service.config.max_items)
+    check_texts(queries, "query")
+    check_texts(texts, name)
+    items = [Pair(queries[min(i, len(queries) - 1)], text) for i, text in enumerate(texts)]
+    return await score_items(service, exchange, items, cut, most_tokens)
+
+
+async def score_items(
+    service: ModelService, exchange: Exchange, items: list[Pair], cut: str,
+    most_tokens: int | None = None,
+) -> EncodedTexts:  # fmt: skip
+    """Score texts or pairs, which are cut, or refused where they are too long (`cut`)."""
+    exchange.texts = len(items)
+    timeout = exchange.timeout(service.config.timeout)
+    shorten = None if most_tokens is None else partial(_shorten, service, most_tokens)
+    encoded = await service.encode(
+        items, timeout, exchange.times, shorten, on_too_long=cast(Any, cut)
+    )
+    exchange.tokens = sum(encoded.token_counts.tolist())
+    return encoded
+
+
+def as_items(inputs: Sequence[str | list[str]]) -> list[Pair]:
+    """Check the texts and pairs in the field `inputs`."""
+    items = []
+    for i, given in enumerate(inputs):
+        texts = [given] if isinstance(given, str) else given
+        if not 1 <= len(texts) <= 2:
+            why = f"inputs: item {i} has {len(texts)} texts, expected one or two"
+            raise Problem(422, why, "invalid_value", "inputs")
+        check_texts(texts, "inputs", i)
+        items.append(Pair(texts[0], texts[1] if len(texts) > 1 else None))
+    return items
+
+
+def _shorten(service: ModelService, most: int, pairs: list[Pair]) -> list[Pair]:
+    """Cut the documents of pairs to their first tokens."""
+    tokenizer = service.loaded.pipeline.tokenizer
+
+    def cut(text: str) -> str:
+        text = text[: tokenizer.clip_characters]
+        if len(text) <= most:  # a token has a character at least
+            return text
+        pieces = tokenizer.pieces(text, special_tokens=False)
+        return text[: pieces[most - 1].stop] if len(pieces) > most else text
+
+    return [pair._replace(document=cut(cast(str, pair.document))) for pair in pairs]
+
+
+def probabilities(
+    encoded: EncodedTexts, *, raw: bool = False, function: str | None = None
+) -> Scores:
+    """Return the scores of logits [n, C]: probabilities, or the logits themselves."""
+    logits = encoded.embeddings.astype(np.float64)
+    if raw:
+        return logits
+    default = "sigmoid" if logits.shape[1] == 1 else "softmax"
+    return ACTIVATIONS[function or default](logits)
+
+
+def cut_or_refuse(service: ModelService, request: ScoreRequest | CutRequest) -> str:
+    """Return what becomes of pairs that are too long: they are cut, or refused."""
+    choice = service.config.on_too_long
+    direction = getattr(request, "truncation_direction", None)
+    return too_long("truncate" if choice == "chunk" else choice, request.truncate, direction)
+
+
+def as_list(texts: str | list[str] | None) -> list[str]:
+    """Return one text, or several, as a list."""
+    return [texts] if isinstance(texts, str) else texts or []
+
+
+def by_score(labels: Sequence[str], scores: Scores) -> list[dict[str, Any]]:
+    """Return labels with their scores, the best first."""
+    order = np.argsort(-scores, kind="stable").tolist()
+    return [{"label": labels[j], "score": scores[j]} for j in order]
+
+
+def tail_of(service: ModelService, exchange: Exchange, kind: str = "list") -> dict[str, Any]:
+    """Return what an answer has besides its results."""
+    usage = dict.fromkeys(("prompt_tokens", "total_tokens"), exchange.tokens)
+    return {"id": exchange.request_id, "model": service.model.name, "object": kind, "usage": usage}
+
+
+def end_of(tail: dict[str, Any]) -> bytes:
+    """Return the end of an answer's JSON, behind its last result."""
+    return b"]," + orjson.dumps(tail)[1:]
+
+
+def answer_in_pieces(
+    head: bytes, scores: Scores | None, most: int | None, result: Callable[[int], Any], tail: bytes,
+    encoded: EncodedTexts,
+) -> Answer:  # fmt: skip
+    """Write the results of the best pairs, or of all in their order, in pieces if they are many."""
+    n = len(encoded.embeddings)
+    order = list(range(n)) if scores is None else np.argsort(-scores, kind="stable").tolist()
+    order = order[:most]
+
+    def pieces() -> Iterator[bytes]:
+        yield head
+        for start in range(0, len(order), ROWS):
+            rows = [result(i) for i in order[start : start + ROWS]]
+            yield (b"," if start else b"") + orjson.dumps(rows, option=NUMPY)[1:-1]
+        yield tail
+
+    headers = truncated_header(encoded)
+    if len(order) <= ROWS:
+        return Answer(b"".join(pieces()), headers=headers)
+    return Answer(pieces(), headers=headers, held=_RESULT * len(order))
