@@ -163,8 +163,11 @@ def test_all_thesauri_in_one_run(cli, tiny_bert, tmp_path, monkeypatch):
            "--out", tmp_path / "tuned", "--json")  # fmt: skip
     result = cli(*run)
     assert result.code == 2
-    assert "no thesaurus is installed" in result.err
+    assert "which is no folder" in result.err
     (tmp_path / "thesauri").mkdir()
+    result = cli(*run)
+    assert result.code == 2
+    assert "no thesaurus is installed" in result.err
     entries = "".join(
         f"{a}|1\n-|{b}\n{b}|1\n-|{a}\n" for a, b in zip(WORDS[::2], WORDS[1::2], strict=True)
     )
