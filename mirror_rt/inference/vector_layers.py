@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from mirror_rt.bundle.dense_files import declared_layers, read_dense
 from mirror_rt.bundle.description import ModelDescription
+from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.score_layers import ScoreLayer
 from mirror_rt.errors import BundleError
 from mirror_rt.inference.pooled_model import Vectors
@@ -98,8 +99,9 @@ class TextHead:
         manifest = described.bundle
         self._poolings = manifest.pooling.split("+")
         if manifest.pad_to is not None or not {*self._poolings} <= {*POOLINGS}:
+            advice = f"; {to_export(described.folder)}" if manifest.is_checkpoint else ""
             raise BundleError(
-                f"{described.folder}: pooling by {manifest.pooling} is in graphs alone"
+                f"{described.folder}: pooling by {manifest.pooling} is in graphs alone{advice}"
             )
         modules, self.dimension = declared_layers(described, size * len(self._poolings))
         self._layers = [

@@ -520,7 +520,12 @@ def test_a_tuned_folder_runs_at_once(tuned, tmp_path, cli):
     change(copy / "mirror.json", pooling="mean-without-special")
     with pytest.raises(BundleError, match=r"mean-without-special.*mirror-rt export"):
         Encoder.load(copy)
-    shutil.copy(tuned / "mirror.json", copy)
+    # As `tune --recipe word-plus` writes it.
+    change(copy / "1_Pooling/config.json", pooling_mode=["mean-without-special"],
+           pooling_mode_mean_tokens=False, pooling_mode_cls_token=False)  # fmt: skip
+    with pytest.raises(BundleError, match=r"graphs alone; make a bundle of it: mirror-rt export"):
+        Encoder.load(copy, verify=False)
+    shutil.copytree(tuned, copy, dirs_exist_ok=True)
     with (copy / WEIGHTS).open("r+b") as file:
         file.seek(-4, 2)
         file.write(b"abcd")
