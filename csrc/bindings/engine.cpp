@@ -134,6 +134,7 @@ class BoundEncoder {
     if (threads < 1 || spins < 0) throw py::value_error("threads and spins must be positive");
     const auto pool = one_of<Pooling>(pooling, "pooling",
                                       {{"mean", Pooling::mean},
+                                       {"mean-without-special", Pooling::inner},
                                        {"cls", Pooling::first},
                                        {"max", Pooling::maximum},
                                        {"none", Pooling::none}});

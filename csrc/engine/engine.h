@@ -65,7 +65,8 @@ struct LayerWeights {
   const float* rotary;  // [positions, H / heads] cosines and sines, kept by the caller; or null
 };
 
-enum class Pooling { mean, first, maximum, none };
+/// `inner` is the mean of the tokens between the first and the last, NaN where there is none.
+enum class Pooling { mean, inner, first, maximum, none };
 
 /// Texts as token ids one after the other; text i is ids[offsets[i]] .. ids[offsets[i + 1]].
 struct Texts {

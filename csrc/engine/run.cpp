@@ -1,6 +1,7 @@
 // Runs an encoder: groups of texts, each by one thread or by all of them.
 #include <algorithm>
 #include <atomic>
+#include <limits>
 
 #include "engine/engine.h"
 #include "parallel.h"
@@ -197,17 +198,22 @@ void Encoder::pool(const Group& g, std::int64_t text) const {
     }
     return;
   }
-  float *pooled = g.normed.at(start), *out = g.out + text * n;  // pooled into the first row
-  for (std::int64_t row = start + 1; g.pooling != Pooling::first && row < start + length; ++row) {
+  float* out = g.out + text * n;
+  const bool inner = g.pooling == Pooling::inner, mean = inner || g.pooling == Pooling::mean;
+  const std::int64_t begin = start + inner, end = start + length - inner;
+  if (begin >= end) {
+    std::fill_n(out, n, std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
+  float* pooled = g.normed.at(begin);  // pooled into the first row
+  for (std::int64_t row = begin + 1; g.pooling != Pooling::first && row < end; ++row) {
     const float* x = g.normed.at(row);
     for (std::int64_t k = 0; k < n; ++k) {
       // A NaN is larger than all.
-      pooled[k] = g.pooling == Pooling::mean         ? pooled[k] + x[k]
-                  : x[k] > pooled[k] || x[k] != x[k] ? x[k]
-                                                     : pooled[k];
+      pooled[k] = mean ? pooled[k] + x[k] : x[k] > pooled[k] || x[k] != x[k] ? x[k] : pooled[k];
     }
   }
-  const auto count = static_cast<float>(g.pooling == Pooling::mean ? length : 1);
+  const auto count = static_cast<float>(mean ? end - begin : 1);
   for (std::int64_t k = 0; k < n; ++k) out[k] = pooled[k] / count;
 }
 

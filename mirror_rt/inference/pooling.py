@@ -32,6 +32,10 @@ def _weighted(tokens: Vectors, weights: npt.NDArray[np.int64], power: float = 1)
     return scaled.astype(np.float32, copy=False)
 
 
+def _inner(mask: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.pad(mask[:, 2:], ((0, 0), (1, 1)))[:, : mask.shape[1]]
+
+
 def _last(tokens: Vectors, mask: npt.NDArray[np.int64]) -> Vectors:
     last: Vectors = tokens[np.arange(len(tokens)), mask.sum(axis=1) - 1]
     return last
@@ -46,6 +50,7 @@ def _largest(tokens: Vectors, mask: npt.NDArray[np.int64]) -> Vectors:
 POOLINGS: dict[str, Callable[[Vectors, npt.NDArray[np.int64]], Vectors]] = {
     "cls": lambda tokens, mask: tokens[:, 0],
     "mean": _weighted,
+    "mean-without-special": lambda tokens, mask: _weighted(tokens, _inner(mask)),
     "mean_sqrt_len_tokens": lambda tokens, mask: _weighted(tokens, mask, 0.5),
     "weightedmean": lambda tokens, mask: _weighted(tokens, mask * (1 + np.arange(mask.shape[1]))),
     "max": _largest,

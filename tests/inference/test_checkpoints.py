@@ -517,11 +517,10 @@ def test_a_tuned_folder_runs_at_once(tuned, tmp_path, cli):
         np.testing.assert_array_equal(encoder.encode(TEXTS), other.encode(TEXTS))
         assert encoder.manifest.recipe is not None
     copy = shutil.copytree(tuned, tmp_path / "tuned")
-    change(copy / "mirror.json", pooling="mean-without-special")
-    with pytest.raises(BundleError, match=r"mean-without-special.*mirror-rt export"):
+    change(copy / "mirror.json", pooling="first-last-avg")
+    with pytest.raises(BundleError, match=r"first-last-avg.*mirror-rt export"):
         Encoder.load(copy)
-    # As `tune --recipe word-plus` writes it.
-    change(copy / "1_Pooling/config.json", pooling_mode=["mean-without-special"],
+    change(copy / "1_Pooling/config.json", pooling_mode=["first-last-avg"],
            pooling_mode_mean_tokens=False, pooling_mode_cls_token=False)  # fmt: skip
     with pytest.raises(BundleError, match=r"graphs alone; make a bundle of it: mirror-rt export"):
         Encoder.load(copy, verify=False)

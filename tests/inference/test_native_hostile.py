@@ -138,8 +138,8 @@ def test_other_dimensions_and_poolings(editor):
     editor.manifest["dimension"] = 31
     with pytest.raises(BundleError, match="gives 32 dimensions, its manifest says 31"):
         editor.load()
-    editor.manifest.update(dimension=32, pooling="mean-without-special")
-    with pytest.raises(BundleError, match="mean-without-special is in graphs alone"):
+    editor.manifest.update(dimension=32, pooling="first-last-avg")
+    with pytest.raises(BundleError, match="first-last-avg is in graphs alone"):
         editor.load()
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from mirror_rt import Encoder
-from mirror_rt.errors import ConfigError, ModelError
+from mirror_rt.errors import ConfigError, ModelError, NonFiniteError
 from mirror_train import TorchEncoder, TrainConfig, TrainingData, load_recipe, tune
 from mirror_train.training.whitening import whitening_layer
 from rounding import OTHER_TOOLS, of_sums
@@ -128,6 +128,15 @@ def test_word_plus_from_strings_to_bundle(fixture, request, tmp_path, succeed):
     assert encoder.manifest.pooling == "mean-without-special"
     expected = TorchEncoder.load(tuned).encode(STRINGS)
     np.testing.assert_allclose(encoder.encode(STRINGS), expected, atol=OTHER_TOOLS)
+    assert encoder.providers == ["native"]
+    with Encoder.load(tuned) as same, Encoder.load(bundle, providers="cpu") as graph:
+        assert same.manifest.pooling == "mean-without-special"
+        alone = np.concatenate([same.encode([text]) for text in STRINGS])
+        np.testing.assert_array_equal(alone, encoder.encode(STRINGS))
+        np.testing.assert_allclose(alone, graph.encode(STRINGS), atol=2e-6)
+        if fixture == "tiny_bert":  # whose tokenizer leaves nothing but the special tokens of this
+            with pytest.raises(NonFiniteError):
+                same.encode(["\u200b"])
     from sentence_transformers import SentenceTransformer
 
     with pytest.raises(ValueError, match="mean-without-special"):
