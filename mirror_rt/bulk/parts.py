@@ -40,19 +40,12 @@ _FILES_AT_A_TIME = 16
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """Encode blocks of one job.
+    """Encode blocks of one job."""
 
-    Attributes:
-        output: folder of the parts.
-        encoder: makes the vectors, and chooses the columns.
-        job: digest of the job's plan.
-        rows: most rows that are encoded together.
-    """
-
-    output: Folder
-    encoder: TableEncoder
-    job: str
-    rows: int
+    output: Folder  # folder of the parts
+    encoder: TableEncoder  # makes the vectors, and chooses the columns
+    job: str  # digest of the job's plan
+    rows: int  # most rows that are encoded together
 
     @classmethod
     def open(cls, config: DatasetConfig, job: str) -> PartWriter:

@@ -106,17 +106,11 @@ def count_records(path: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A row group of a Parquet file, or a whole file of another format.
-
-    Attributes:
-        file: the file.
-        group: number of the row group; 0 for a whole file.
-        rows: number of rows; None where only reading tells.
-    """
+    """A row group of a Parquet file, or a whole file of another format."""
 
     file: StoredFile
-    group: int
-    rows: int | None
+    group: int  # number of the row group; 0 for a whole file
+    rows: int | None  # number of rows; None where only reading tells
 
     @property
     def part(self) -> str:

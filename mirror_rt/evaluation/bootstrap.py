@@ -31,14 +31,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The value of one model minus that of another, on the same items.
+    """The value of one model minus that of another, on the same items."""
 
-    Attributes:
-        value: difference over all items.
-        interval: interval of the paired replicates; None if too few of them are defined.
-    """
-
-    value: float
+    value: float  # difference over all items
+    # Interval of the paired replicates; None if too few of them are defined.
     interval: Interval | None
 
     def __neg__(self) -> Difference:

@@ -28,19 +28,12 @@ _REWEIGHT = 0.5  # exponent of the correlations, for both sides
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """A dictionary to learn from, one to test on, and the words to search.
+    """A dictionary to learn from, one to test on, and the words to search."""
 
-    Attributes:
-        train: pairs (word, translation).
-        test: pairs (word, translation); a word in several pairs has several right answers.
-        source: vocabulary of the source language, with the words of both dictionaries.
-        target: vocabulary of the target language, likewise.
-    """
-
-    train: Entries
-    test: Entries
-    source: list[str]
-    target: list[str]
+    train: Entries  # pairs (word, translation)
+    test: Entries  # pairs (word, translation); a word in several pairs has several right answers
+    source: list[str]  # vocabulary of the source language, with the words of both dictionaries
+    target: list[str]  # vocabulary of the target language, likewise
 
     @classmethod
     def make(

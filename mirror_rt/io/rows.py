@@ -245,19 +245,12 @@ def row_format(path: Source, *asked: tuple[str, str | None]) -> RowFormat:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: a header, and rows with as many cells.
+    """A table: a header, and rows with as many cells."""
 
-    Attributes:
-        path: path of the file.
-        header: column names, all different.
-        rows: cells of each row.
-        lines: line number of each row in the file.
-    """
-
-    path: Path
-    header: list[str]
-    rows: list[list[str]]
-    lines: list[int]
+    path: Path  # path of the file
+    header: list[str]  # column names, all different
+    rows: list[list[str]]  # cells of each row
+    lines: list[int]  # line number of each row in the file
 
     def column(self, name: str) -> list[str]:
         """Return the cells of one column; raise DataError if the header lacks it."""

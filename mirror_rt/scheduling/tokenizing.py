@@ -14,19 +14,12 @@ Work = Literal["tokenize", "shorten", "show", "check", "join"]
 
 @dataclass(slots=True)
 class Tokenizing:
-    """What a request still wants of a tokenising thread.
+    """What a request still wants of a tokenising thread."""
 
-    Attributes:
-        work: what is done to its texts.
-        size: their characters or token ids that are not done.
-        long: whether it takes several steps, and so the thread for such work.
-        microseconds: forecast of the time that they take.
-    """
-
-    work: Work
-    size: int
-    long: bool
-    microseconds: int = 0
+    work: Work  # what is done to its texts
+    size: int  # their characters or token ids that are not done
+    long: bool  # whether it takes several steps, and so the thread for such work
+    microseconds: int = 0  # forecast of the time that they take
 
 
 class TokenizerLoad:

@@ -20,18 +20,13 @@ class JoinedTokens(NamedTuple):
     """The inputs of a padding-free graph beside those of every graph; each is int64.
 
     The last two are what onnxruntime's `PackedMultiHeadAttention` takes under these names.
-
-    Attributes:
-        token_indices: [T], the places in the flattened batch of the tokens to compute.
-        token_positions: [rows, length], where each token is in the joined ones; 0 for the padding.
-        token_offset: [rows, length], the places of all tokens, and then those of the padding.
-        cumulative_sequence_length: [rows + 1], where each text begins and the last one ends.
     """
 
-    token_indices: Int64
+    token_indices: Int64  # [T], the places in the flattened batch of the tokens to compute
+    # [rows, length], where each token is in the joined ones; 0 for the padding.
     token_positions: Int64
-    token_offset: Int64
-    cumulative_sequence_length: Int64
+    token_offset: Int64  # [rows, length], the places of all tokens, and then those of the padding
+    cumulative_sequence_length: Int64  # [rows + 1], where each text begins and the last one ends
 
 
 def join_tokens(attention_mask: Int64, *, keep_padding: bool = False) -> JoinedTokens:

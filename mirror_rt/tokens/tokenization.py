@@ -40,15 +40,10 @@ class Stopped(Exception):  # noqa: N818  # not an error, since the caller asked 
 
 
 class TokenizedTexts(NamedTuple):
-    """The token ids of n texts with special tokens, and which texts were cut.
+    """The token ids of n texts with special tokens, and which texts were cut."""
 
-    Attributes:
-        tokens: n ragged sequences of at most `max_length` ids.
-        truncated: for each text, whether it was cut to fit.
-    """
-
-    tokens: RaggedTokens
-    truncated: list[bool]
+    tokens: RaggedTokens  # n ragged sequences of at most `max_length` ids
+    truncated: list[bool]  # for each text, whether it was cut to fit
 
 
 class Framed(NamedTuple):

@@ -75,20 +75,14 @@ class Neighbours:
     """The nearest of each of some words; a run ends when too few of the base model's are kept.
 
     It is made before the first step.
-
-    Attributes:
-        encoder: gives the vectors of the current weights.
-        words: the words.
-        least: the share of neighbours to keep, 0 .. 1.
-        tier_starts: the steps after which a further tier of pairs begins (see
-            `TrainingData.tiers`).
-        kept: the share that was kept when it was last measured.
     """
 
-    encoder: EmbeddingModel
+    encoder: EmbeddingModel  # gives the vectors of the current weights
     words: list[str]
-    least: float
+    least: float  # the share of neighbours to keep, 0 .. 1
+    # The steps after which a further tier of pairs begins (see `TrainingData.tiers`).
     tier_starts: tuple[int, ...] = ()
+    # The share that was kept when it was last measured.
     kept: float = field(init=False, default=1.0)
     _before: npt.NDArray[np.bool_] = field(init=False)
 
