@@ -61,10 +61,8 @@ def replicates(
 
     The items of a sample depend on seed, name (of the set), n and groups alone, so the replicates
     of two models on one set are paired. With `groups` ([n], the group of each item), a sample has
-    as many items of each group as the set.
-
-    Returns:
-        float64 [samples]; NaN where the statistic of a sample is undefined.
+    as many items of each group as the set. The result is float64 [samples], NaN where the
+    statistic of a sample is undefined.
     """
     if samples < 0:
         raise ConfigError(f"bootstrap samples must be at least 0, got {samples}")

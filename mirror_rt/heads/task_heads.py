@@ -129,7 +129,7 @@ class TaskHead:
         return Predictions([self.labels[int(i)] for i in positive], scores)
 
     def _problem(self) -> str | None:
-        """Return what is wrong with the fields, or None."""
+        """Return the fault of the fields, or None."""
         out, size = self.weight.shape if self.weight.ndim == 2 else (0, 0)
         parts = max(1, len(self.features))
         numbers = 0 if self.scale is None else self.scale[1] - self.scale[0] + 1

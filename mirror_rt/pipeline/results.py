@@ -41,7 +41,7 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCounts:
-    """Which rows of a job have no vector, or one of a part of their text."""
+    """Counts of the rows of a job that have no vector, or one of a part of their text."""
 
     rows: int = 0  # number of rows
     invalid: int = 0  # number of rows without a vector, which are NaN, null or zeros in the output

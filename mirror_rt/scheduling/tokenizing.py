@@ -1,4 +1,4 @@
-"""What is admitted to the tokenising threads, and a forecast of how long it takes."""
+"""The work that is admitted to the tokenising threads, and a forecast of its time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Work = Literal["tokenize", "shorten", "show", "check", "join"]
 
 @dataclass(slots=True)
 class Tokenizing:
-    """What a request still wants of a tokenising thread."""
+    """The work of a request that a tokenising thread has not done yet."""
 
     work: Work  # what is done to its texts
     size: int  # their characters or token ids that are not done

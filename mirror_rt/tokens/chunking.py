@@ -211,10 +211,8 @@ def _framed(
 def pool_chunks(vectors: Vectors, rows: TokenRows, *, normalize: bool) -> Vectors:
     """Average the vectors of each text's rows, weighted by length; NaN for a text without rows.
 
-    Args:
-        vectors: float32 [m, D], one vector for each row; the result is float32 [n, D].
-        rows: the rows that the vectors were computed from.
-        normalize: whether to give the means unit length again.
+    The vectors are float32 [m, D], one for each row, and the result is float32 [n, D], by
+    `normalize` of unit length again.
     """
     if rows.text is None:
         return vectors

@@ -32,10 +32,8 @@ class JoinedTokens(NamedTuple):
 def join_tokens(attention_mask: Int64, *, keep_padding: bool = False) -> JoinedTokens:
     """Return where the tokens of a right-padded batch are when they are joined.
 
-    Args:
-        attention_mask: int64 [rows, length].
-        keep_padding: whether `token_indices` goes on with the places of the padding, which belongs
-            to no text: CUDA graphs take arrays whose sizes do not depend on the texts.
+    With `keep_padding`, `token_indices` goes on with the places of the padding, which belongs to no
+    text: CUDA graphs take arrays whose sizes do not depend on the texts.
     """
     real = attention_mask.reshape(-1) != 0
     tokens = np.flatnonzero(real)

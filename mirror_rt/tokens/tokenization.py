@@ -91,7 +91,7 @@ class TextTokenizer:
         name = getattr(tokenizer.model, "unk_token", None) or "<unk>"
         found = tokenizer.token_to_id(name)
         self.unknown_id = -1 if found is None else found
-        """The token id of what the tokenizer does not know; -1 for none."""
+        """The id of the token for unknown text; -1 for none."""
         self.left_out = -1
         """The token id that is left out of every text; -1 for none."""
         self.why_empty = "it has no tokens"

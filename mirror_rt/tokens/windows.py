@@ -73,7 +73,7 @@ def text_windows(
     most_characters: int = _WINDOW_CHARACTERS,
     invalid: Mapping[int, str] | None = None,
 ) -> Iterator[TextWindow]:
-    """Cut a stream into windows of `size` texts, or fewer if they reach so many characters.
+    """Cut a stream into windows of `size` texts, or fewer if they reach `most_characters`.
 
     `invalid` is the result of `find_invalid` for these texts; None to check them here.
     """

@@ -123,9 +123,7 @@ def joined_processes(device: str) -> Iterator[Processes]:
 
     On GPUs, each process takes the card of its local rank, and NCCL connects them; on CPUs, gloo
     does. A process group that the caller has initialised is used and not destroyed.
-
-    Args:
-        device: auto, cpu, cuda, or (with a single process) cuda:N.
+    `device` is auto, cpu, cuda, or (with a single process) cuda:N.
     """
     started = dist.is_available() and dist.is_initialized()
     count = dist.get_world_size() if started else world_size()

@@ -88,7 +88,7 @@ class Examples:
         return digest.hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Return what mirror.json records of the examples."""
+        """Return the record of the examples in mirror.json."""
         return {
             "source": self.source,
             "sha256": self.sha256(),

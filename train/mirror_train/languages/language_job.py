@@ -151,7 +151,7 @@ class Bases:
 
 
 def base_key(config: TrainConfig) -> tuple[Any, ...]:
-    """Return what decides which base model is loaded."""
+    """Return the settings that decide which base model is loaded."""
     return (config.model, config.revision, config.trust_remote_code, config.recipe.dropout)
 
 

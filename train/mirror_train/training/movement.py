@@ -1,4 +1,4 @@
-"""Where a run ends before its epochs do: when the weights have moved too far from the base model.
+"""End a run before its epochs do, when the weights have moved too far from the base model.
 
 An epoch is the wrong unit: a thesaurus of 10,000 pairs moves the weights five times as far as one
 of 2,000, and what the base model knows about all other words wears off. Two things say how far they

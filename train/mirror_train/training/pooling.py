@@ -1,4 +1,4 @@
-"""Choose the pooling of a run, and say what chose it."""
+"""Choose the pooling of a run, and give the reason."""
 
 from __future__ import annotations
 

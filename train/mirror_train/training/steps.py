@@ -1,4 +1,4 @@
-"""What a system gives the training loop: its steps, each of parts with a loss."""
+"""The steps that a system gives the training loop, each of parts with a loss."""
 
 from __future__ import annotations
 
