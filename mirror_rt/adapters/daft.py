@@ -25,7 +25,7 @@ class MirrorProvider(Provider):
 
         embed_text(daft.col("text"), provider=MirrorProvider(), model="all-MiniLM-L6-v2")
 
-    `dimensions` keeps the first so many. Options of Daft (`batch_size`, 4096 by default,
+    `dimensions` keeps the first dimensions alone. Options of Daft (`batch_size`, 4096 by default,
     `concurrency` and so on) may be given to `embed_text`. A text that cannot be encoded has a null.
 
     Args:

@@ -101,7 +101,7 @@ class LazyModel(Generic[M]):
 
 
 def _load(kind: type[Any], model: str, options: dict[str, Any]) -> Any:
-    """Load a bundle, or return what another adapter has if its bundle has not changed."""
+    """Load a bundle, or return that of another adapter if its files have not changed."""
     manifest = Path(model, Layout.manifest)
     local = manifest.is_file()
     which = (str(manifest.absolute()), manifest.stat().st_mtime_ns) if local else model

@@ -116,7 +116,7 @@ def run_tasks(
 
 
 def _result(reference: Any) -> Any:
-    """Return what a task has returned, or an error if its worker died."""
+    """Return the result of a task, or an error if its worker died."""
     import ray
     from ray import exceptions
 

@@ -136,12 +136,8 @@ def open_job(
 ) -> Iterator[JobFolder]:
     """Open and lock the job folder of an output; on an error, remove it if no part is finished.
 
-    Args:
-        output: path of the final file.
-        plan: what decides the output.
-        with_ids: whether rows have ids of their own.
-        resume: whether to go on with an unfinished job, if there is one.
-        overwrite: replace an existing output and (without `resume`) an unfinished job.
+    With `resume`, an unfinished job goes on. `overwrite` replaces an existing output and, without
+    `resume`, an unfinished job.
     """
     job = JobFolder(output, with_ids=with_ids)
     begun = _is_begun(job.folder)

@@ -40,19 +40,12 @@ _FILES_AT_A_TIME = 16
 
 @dataclass(frozen=True, slots=True)
 class PartWriter:
-    """Encode blocks of one job.
+    """Encode blocks of one job."""
 
-    Attributes:
-        output: folder of the parts.
-        encoder: makes the vectors, and chooses the columns.
-        job: digest of the job's plan.
-        rows: most rows that are encoded together.
-    """
-
-    output: Folder
-    encoder: TableEncoder
-    job: str
-    rows: int
+    output: Folder  # folder of the parts
+    encoder: TableEncoder  # makes the vectors, and chooses the columns
+    job: str  # digest of the job's plan
+    rows: int  # most rows that are encoded together
 
     @classmethod
     def open(cls, config: DatasetConfig, job: str) -> PartWriter:
@@ -143,11 +136,8 @@ def _check_pages(file: StoredFile) -> None:
 def open_output(output: Folder, plan: Identity, *, resume: bool, overwrite: bool) -> None:
     """Record the plan of a job in the folder of its parts, or compare it with the recorded one.
 
-    Args:
-        output: folder of the parts.
-        plan: what determines a part; shards of one job have equal ones.
-        resume: whether parts of the job are kept.
-        overwrite: remove what an earlier job has written, unless it is resumed.
+    Shards of one job have equal plans. With `resume`, parts of the job are kept; otherwise
+    `overwrite` removes the files of an earlier job.
     """
     files = output.files()
     if files and _JOB not in files:
@@ -212,10 +202,7 @@ def remove_manifest(output: Folder) -> None:
 def write_manifest(output: Folder, blocks: Sequence[Block], *, pages: bool) -> dict[str, Any]:
     """Check that every block has a whole part of the job, and write the manifest; return it.
 
-    Args:
-        output: folder of the parts.
-        blocks: all blocks of the dataset.
-        pages: whether to read all parts and compare their pages with the checksums, too.
+    With `pages`, all parts are read, and their pages are compared with the checksums, too.
     """
     plan = read_plan(output)
     parts = whole_parts(output, blocks, plan.digest)

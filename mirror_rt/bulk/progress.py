@@ -53,21 +53,13 @@ class RunCounter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
-    """Report the outcome of a job.
+    """Report the outcome of a job."""
 
-    Attributes:
-        counts: the rows of the output, and which of them have no vector of a whole text.
-        resumed: number of rows that an earlier, interrupted run had finished.
-        seconds: time spent on encoding, without loading.
-        tokens: number of tokens that were run, including special tokens.
-        padding: share of padding in what was run.
-    """
-
-    counts: RowCounts
-    resumed: int
-    seconds: float
-    tokens: int
-    padding: float
+    counts: RowCounts  # the rows of the output, and which of them have no vector of a whole text
+    resumed: int  # number of rows that an earlier, interrupted run had finished
+    seconds: float  # time spent on encoding, without loading
+    tokens: int  # number of tokens that were run, including special tokens
+    padding: float  # share of padding in what was run
 
     @property
     def rows(self) -> int:

@@ -106,17 +106,11 @@ def count_records(path: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A row group of a Parquet file, or a whole file of another format.
-
-    Attributes:
-        file: the file.
-        group: number of the row group; 0 for a whole file.
-        rows: number of rows; None where only reading tells.
-    """
+    """A row group of a Parquet file, or a whole file of another format."""
 
     file: StoredFile
-    group: int
-    rows: int | None
+    group: int  # number of the row group; 0 for a whole file
+    rows: int | None  # number of rows; None where only reading tells
 
     @property
     def part(self) -> str:
@@ -149,13 +143,9 @@ def find_blocks(where: str, *, outside: Folder) -> list[Block]:
 def read_block(block: Block, text: str, columns: Sequence[str] | None, rows: int) -> Iterator[Any]:
     """Yield the rows of a block in order, as `pyarrow.RecordBatch` of `rows` rows at most.
 
-    Args:
-        block: what to read.
-        text: column of the texts; the lines of a file of lines are given this name.
-        columns: further columns to read; None for all.
-        rows: most rows of a batch.
-
-    DataError says that the file is damaged, lacks a column, or has values without a common type.
+    The column `text` has the texts, or the lines of a file of lines; `columns` are further ones to
+    read, None for all. A file that is damaged, lacks a column, or has values without a common type
+    is a DataError.
     """
     pyarrow = require("pyarrow", extra="tables", purpose="a dataset")
     wanted = None if columns is None else list(dict.fromkeys([text, *columns]))

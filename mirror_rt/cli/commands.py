@@ -21,21 +21,15 @@ INCOMPLETE = (
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of `mirror-rt`.
+    """A command of `mirror-rt`."""
 
-    Attributes:
-        name: the word, or the two words, by which the command is called.
-        group: the group of commands that it is listed with, one of `GROUPS`.
-        help: one line that says what it does.
-        module: module with the command's `Invocation`: `module:class`, or a class of the name of
-            the command's last word.
-        needs: packages without which the command cannot run, each with the extra that installs it.
-    """
-
-    name: str
-    group: str
-    help: str
+    name: str  # the word, or the two words, by which the command is called
+    group: str  # the group of commands that it is listed with, one of `GROUPS`
+    help: str  # one line that says what it does
+    # Module with the command's `Invocation`: `module:class`, or a class of the name of the
+    # command's last word.
     module: str
+    # Packages without which the command cannot run, each with the extra that installs it.
     needs: tuple[tuple[str, str], ...] = ()
 
     @property

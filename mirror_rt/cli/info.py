@@ -117,7 +117,7 @@ def _rows(described: ModelDescription) -> list[tuple[str, str]]:
 
 
 def _output(manifest: Manifest) -> tuple[str, str]:
-    """Return a row that says what the model makes of its input."""
+    """Return a row that describes the output of the model."""
     if scores := manifest.scores:
         labels = ", ".join(scores.labels[:5]) + ", ..." * (len(scores.labels) > 5)
         return "scores", f"of pairs: {len(scores.labels)} ({labels}), {scores.activation}"

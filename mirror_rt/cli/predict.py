@@ -139,7 +139,7 @@ def _summary(
 
 
 def _target(head: TaskHead, cell: str | None, row: int) -> float | None:
-    """Return what a label's cell says: the number of a class, or a value; None for a blank cell."""
+    """Return the number of a class, or the value, in a label's cell; None for a blank cell."""
     if cell is None or cell.strip() in ("", "-"):
         return None
     if head.scale is None:

@@ -46,7 +46,7 @@ class Rerank(Invocation):
         Help("columns of the document, or of the two texts (default: text or sentence; for pairs "
              "sentence1,sentence2 and other usual names)", "NAME[,NAME]"),
     ] = None  # fmt: skip
-    top_k: Annotated[int | None, Help("with --query: write so many of the best")] = None
+    top_k: Annotated[int | None, Help("with --query: how many of the best to write")] = None
     output: Annotated[str, Help("- is standard output", "FILE.jsonl")] = "-"
     overwrite: Annotated[bool, Help("replace an existing output")] = False
     quiet: Quiet = False

@@ -38,17 +38,10 @@ def open_output(output: str, *, overwrite: bool) -> Iterator[IO[bytes]]:
 
 
 def read_rows(path: str, names: str | None, count: int, label: str | None = None) -> Iterator[Row]:
-    """Read texts, or pairs of texts, from a file.
+    """Read texts, or pairs of texts, from a file of lines, or of `mirror_rt.io.rows.FORMATS`.
 
-    Args:
-        path: file of lines, or in one of `mirror_rt.io.rows.FORMATS`; `-` is standard input.
-        names: columns of the texts, joined by commas; None for usual ones.
-        count: number of texts in a row, 1 or 2.
-        label: column of a label; None for none.
-
-    Raises:
-        ConfigError: the columns do not go with the file, or with `count`.
-        DataError: the file cannot be read, or a row has not the columns.
+    `names` are the columns of the `count` (1 or 2) texts, joined by commas; None for usual ones.
+    Columns that do not go with the file, or with `count`, are a ConfigError.
     """
     fields = names.split(",") if names else None
     if fields is not None and len(fields) != count:

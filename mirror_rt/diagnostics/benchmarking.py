@@ -33,26 +33,16 @@ _CALLS_FOR = {95: 20, 99: 100}
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The measurements for one number of texts per call and one length of texts.
+    """The measurements for one number of texts per call and one length of texts."""
 
-    Attributes:
-        texts: number of texts per call.
-        tokens: mean number of tokens of a text, special tokens included.
-        calls: number of calls that were timed.
-        tokens_per_second: mean throughput over all calls, without padding.
-        p50_ms: median duration of a call.
-        p95_ms: 95th percentile of it; None for fewer than 20 calls.
-        p99_ms: 99th percentile of it; None for fewer than 100 calls.
-    """
-
-    texts: int
-    tokens: float
-    calls: int
+    texts: int  # number of texts per call
+    tokens: float  # mean number of tokens of a text, special tokens included
+    calls: int  # number of calls that were timed
     texts_per_second: float
-    tokens_per_second: float
-    p50_ms: float
-    p95_ms: float | None
-    p99_ms: float | None
+    tokens_per_second: float  # mean throughput over all calls, without padding
+    p50_ms: float  # median duration of a call
+    p95_ms: float | None  # 95th percentile of it; None for fewer than 20 calls
+    p99_ms: float | None  # 99th percentile of it; None for fewer than 100 calls
 
 
 def synthetic_texts(encoder: Encoder, tokens: int, count: int, *, seed: int = 0) -> list[str]:

@@ -60,19 +60,12 @@ _REFERENCE = [
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check.
+    """The result of one check."""
 
-    Attributes:
-        name: name of the check.
-        status: `ok`; `warning` for something that works, but not as well as it could; `fault`.
-        detail: result in words.
-        remedy: command or step that repairs it; None if there is none.
-    """
-
-    name: str
-    status: Status
-    detail: str
-    remedy: str | None = None
+    name: str  # name of the check
+    status: Status  # `ok`; `warning` for something that works, but not as well as it could; `fault`
+    detail: str  # result in words
+    remedy: str | None = None  # command or step that repairs it; None if there is none
 
 
 def examine(model: str | Path | None = None, load: LoadOptions | None = None) -> list[Finding]:

@@ -31,14 +31,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The value of one model minus that of another, on the same items.
+    """The value of one model minus that of another, on the same items."""
 
-    Attributes:
-        value: difference over all items.
-        interval: interval of the paired replicates; None if too few of them are defined.
-    """
-
-    value: float
+    value: float  # difference over all items
+    # Interval of the paired replicates; None if too few of them are defined.
     interval: Interval | None
 
     def __neg__(self) -> Difference:
@@ -65,10 +61,8 @@ def replicates(
 
     The items of a sample depend on seed, name (of the set), n and groups alone, so the replicates
     of two models on one set are paired. With `groups` ([n], the group of each item), a sample has
-    as many items of each group as the set.
-
-    Returns:
-        float64 [samples]; NaN where the statistic of a sample is undefined.
+    as many items of each group as the set. The result is float64 [samples], NaN where the
+    statistic of a sample is undefined.
     """
     if samples < 0:
         raise ConfigError(f"bootstrap samples must be at least 0, got {samples}")

@@ -28,19 +28,12 @@ _REWEIGHT = 0.5  # exponent of the correlations, for both sides
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """A dictionary to learn from, one to test on, and the words to search.
+    """A dictionary to learn from, one to test on, and the words to search."""
 
-    Attributes:
-        train: pairs (word, translation).
-        test: pairs (word, translation); a word in several pairs has several right answers.
-        source: vocabulary of the source language, with the words of both dictionaries.
-        target: vocabulary of the target language, likewise.
-    """
-
-    train: Entries
-    test: Entries
-    source: list[str]
-    target: list[str]
+    train: Entries  # pairs (word, translation)
+    test: Entries  # pairs (word, translation); a word in several pairs has several right answers
+    source: list[str]  # vocabulary of the source language, with the words of both dictionaries
+    target: list[str]  # vocabulary of the target language, likewise
 
     @classmethod
     def make(
@@ -59,8 +52,8 @@ class Lexicon:
 def induce(source: EmbeddingModel, target: EmbeddingModel, lexicon: Lexicon) -> dict[str, Matrix]:
     """Find translations with CSLS after `orthogonal_procrustes` and after `vecmap`.
 
-    Returns:
-        For each mapping, float64 [q]: 1 for each test word that got a right translation, else 0.
+    The result has for each mapping float64 [q]: 1 for each test word that got a right translation,
+    else 0.
     """
     x = normalized(source.encode(lexicon.source).astype(np.float64))
     z = normalized(target.encode(lexicon.target).astype(np.float64))
@@ -94,13 +87,8 @@ def csls_nearest(source: Matrix, target: Matrix, queries: Rows, *, k: int = NEIG
 
     CSLS(x, z) = 2 cos(x, z) - r(x) - r(z), where r is the mean cosine with the k nearest words of
     the other language (all, if there are fewer). r(x) is the same for every z and therefore left
-    out.
-
-    Args:
-        source: float64 [n, D], the whole mapped vocabulary.
-        target: float64 [m, D], the whole vocabulary.
-        queries: [q] row numbers in `source`; the result is [q] row numbers in `target`.
-        k: number of neighbours.
+    out. Both vocabularies are whole, float64 [n, D], mapped, and [m, D]; `queries` are [q] row
+    numbers in `source`, and the result is [q] row numbers in `target`.
     """
     x, z = (normalize_rows(matrix).astype(np.float32) for matrix in (source, target))
     neighbours = min(k, len(x))
@@ -137,14 +125,8 @@ def vecmap(
     give dimensions in the order of their correlations S. Both sides are weighted by S^.5, and each
     side is de-whitened with its own whitening.
 
-    Args:
-        source: float64 [n, D], `normalized`.
-        target: float64 [m, D], `normalized`.
-        source_rows: [d], for each dictionary entry the row of its word.
-        target_rows: [d], for each dictionary entry the row of its translation.
-
-    Returns:
-        Both mapped, [n, D] and [m, D].
+    Both are float64, [n, D] and [m, D], `normalized`, and so is the result. For each of d entries
+    of the dictionary, the rows [d] are those of its word and of its translation.
     """
     x, x_inverse = _whitening(source[source_rows], "source")
     z, z_inverse = _whitening(target[target_rows], "target")

@@ -22,24 +22,17 @@ class Header:
     """The description of a run in its report.
 
     `generator` and `created` are as in a manifest, `samples` and `seed` those of the bootstrap.
-
-    Attributes:
-        data: folder of the sets.
-        models: maps a label to the model's folder or name.
-        suites: names of the suites that were asked for.
-        missing: sets that were not found, with the places where they were expected.
-        geometry_texts: most texts of a file; 0 for all.
     """
 
     generator: str
     created: str
-    data: str
-    models: dict[str, str]
-    suites: list[str]
-    missing: list[str]
+    data: str  # folder of the sets
+    models: dict[str, str]  # maps a label to the model's folder or name
+    suites: list[str]  # names of the suites that were asked for
+    missing: list[str]  # sets that were not found, with the places where they were expected
     samples: int
     seed: int
-    geometry_texts: int
+    geometry_texts: int  # most texts of a file; 0 for all
 
 
 def to_json(header: Header, evaluation: Evaluation) -> dict[str, Any]:

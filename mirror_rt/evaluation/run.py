@@ -36,20 +36,14 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The figure of the model of that label on one measure.
-
-    Attributes:
-        outcome: value, and what it was computed from.
-        replicates: float64 [samples], paired between models.
-        seconds: seconds that the whole set took.
-    """
+    """The figure of the model of that label on one measure."""
 
     measure: Measure
     model: str
-    outcome: Outcome
+    outcome: Outcome  # value, and what it was computed from
     interval: Interval | None
-    replicates: Floats
-    seconds: float
+    replicates: Floats  # float64 [samples], paired between models
+    seconds: float  # seconds that the whole set took
 
     def to_json(self, *, replicates: bool = False) -> dict[str, Any]:
         """Return plain JSON values, with the replicates that `from_json` needs or without."""
@@ -110,18 +104,12 @@ class Comparison:
 
 @dataclass(slots=True)
 class Evaluation:
-    """The results so far.
+    """The results so far."""
 
-    Attributes:
-        models: labels of the models.
-        results: figures, one model after the other.
-        failures: sets without a figure.
-        cosines: maps (suite, set), and then a model, to the cosines to draw.
-    """
-
-    models: list[str]
-    results: list[Result] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    models: list[str]  # labels of the models
+    results: list[Result] = field(default_factory=list)  # figures, one model after the other
+    failures: list[Failure] = field(default_factory=list)  # sets without a figure
+    # Maps (suite, set), and then a model, to the cosines to draw.
     cosines: dict[tuple[str, str], dict[str, CosineSamples]] = field(default_factory=dict)
 
     def by_measure(self) -> dict[Measure, dict[str, Result]]:

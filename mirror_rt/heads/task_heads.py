@@ -34,44 +34,34 @@ _Number = Annotated[float, between(-1e30, 1e30)]
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """The predictions of a head for n texts or pairs.
+    """The predictions of a head for n texts or pairs."""
 
-    Attributes:
-        labels: the class of each text or pair; None for a regressor, or if a text is unusable.
-        scores: float64; of a classifier [n, C], the probability of every class; else [n], the
-            similarity that decides, or the predicted value. NaN if a text is unusable.
-    """
-
+    # The class of each text or pair; None for a regressor, or if a text is unusable.
     labels: list[str | None]
+    # Float64; of a classifier [n, C], the probability of every class; else [n], the similarity that
+    # decides, or the predicted value. NaN if a text is unusable.
     scores: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class TaskHead:
-    """A linear layer on the vector of a text or the vectors of a pair, and how its output is used.
+    """A linear layer on the vector of a text, or on those of a pair, and the use of its output."""
 
-    Attributes:
-        name: name of the task.
-        kind: `classifier` (softmax over classes), `regressor` (the mean of the whole numbers of
-            `scale`, weighed by a softmax over them), `cosine-classifier` or `cosine-regressor`
-            (the cosine of the two projected vectors of a pair, at least `hinge`).
-        weight: float32 [out, in].
-        bias: float32 [out].
-        labels: names of the C classes; none for a regressor.
-        features: for a softmax over pairs, the `FEATURES` that are joined; empty for texts.
-        hinge: cosines below the hinge are raised to it. A cosine-classifier predicts its second
-            class from the middle between the hinge and 1 upwards.
-        scale: for a `regressor` the least and the greatest number, for a `cosine-regressor` the
-            values that the similarities `hinge` and 1 stand for.
-    """
-
-    name: str
+    name: str  # name of the task
+    # `classifier` (softmax over classes), `regressor` (the mean of the whole numbers of `scale`,
+    # weighed by a softmax over them), `cosine-classifier` or `cosine-regressor` (the cosine of the
+    # two projected vectors of a pair, at least `hinge`).
     kind: HeadKind
-    weight: npt.NDArray[np.float32]
-    bias: npt.NDArray[np.float32]
-    labels: tuple[str, ...] = ()
+    weight: npt.NDArray[np.float32]  # float32 [out, in]
+    bias: npt.NDArray[np.float32]  # float32 [out]
+    labels: tuple[str, ...] = ()  # names of the C classes; none for a regressor
+    # For a softmax over pairs, the `FEATURES` that are joined; empty for texts.
     features: tuple[str, ...] = ()
+    # Cosines below the hinge are raised to it. A cosine-classifier predicts its second class from
+    # the middle between the hinge and 1 upwards.
     hinge: float = 0.0
+    # For a `regressor` the least and the greatest number, for a `cosine-regressor` the values that
+    # the similarities `hinge` and 1 stand for.
     scale: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
@@ -139,7 +129,7 @@ class TaskHead:
         return Predictions([self.labels[int(i)] for i in positive], scores)
 
     def _problem(self) -> str | None:
-        """Return what is wrong with the fields, or None."""
+        """Return the fault of the fields, or None."""
         out, size = self.weight.shape if self.weight.ndim == 2 else (0, 0)
         parts = max(1, len(self.features))
         numbers = 0 if self.scale is None else self.scale[1] - self.scale[0] + 1
@@ -162,17 +152,11 @@ class TaskHead:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The task heads of one encoder.
+    """The task heads of one encoder."""
 
-    Attributes:
-        dimension: length D of the vectors that the heads take.
-        pooling: pooling of those vectors.
-        by_name: name -> head.
-    """
-
-    dimension: int
-    pooling: str
-    by_name: dict[str, TaskHead]
+    dimension: int  # length D of the vectors that the heads take
+    pooling: str  # pooling of those vectors
+    by_name: dict[str, TaskHead]  # name -> head
 
     @staticmethod
     def present(folder: Path) -> bool:

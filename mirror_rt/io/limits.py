@@ -59,16 +59,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def unpacked(file: IO[bytes], packed_bytes: int, name: object) -> io.BufferedReader:
-    """Read what a decompressor gives, no more of it than such a file may hold.
-
-    Args:
-        file: gives the unpacked bytes.
-        packed_bytes: size of the compressed file.
-        name: what errors call it.
-
-    Returns:
-        The bytes; a DataError is raised where they are too many.
-    """
+    """Read the bytes of a decompressor; DataError for more than a file of that size may hold."""
     return io.BufferedReader(_Unpacked(file, max(FREE, RATIO * packed_bytes), name), 1 << 16)
 
 

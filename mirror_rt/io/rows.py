@@ -221,15 +221,10 @@ def row_suffix(path: Source) -> str:
 
 
 def row_format(path: Source, *asked: tuple[str, str | None]) -> RowFormat:
-    """Return the format of a file by its name.
+    """Return the format of a file by its name; "-" is standard input, which is read as lines.
 
-    Args:
-        path: the file; "-" for standard input, which is read as lines.
-        asked: names and values of options that choose fields; None where an option is not given.
-
-    Raises:
-        ConfigError: an option is given, and the file is read as lines.
-        DataError: the file is Parquet within `.gz`.
+    `asked` are names and values of options that choose fields, None where an option is not given;
+    for a file of lines, one that is given is a ConfigError. Parquet within `.gz` is a DataError.
     """
     found = FORMATS.get(row_suffix(path), FORMATS[".txt"])
     if isinstance(found, _Parquet) and str(path).lower().endswith(".gz"):
@@ -245,19 +240,12 @@ def row_format(path: Source, *asked: tuple[str, str | None]) -> RowFormat:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: a header, and rows with as many cells.
+    """A table: a header, and rows with as many cells."""
 
-    Attributes:
-        path: path of the file.
-        header: column names, all different.
-        rows: cells of each row.
-        lines: line number of each row in the file.
-    """
-
-    path: Path
-    header: list[str]
-    rows: list[list[str]]
-    lines: list[int]
+    path: Path  # path of the file
+    header: list[str]  # column names, all different
+    rows: list[list[str]]  # cells of each row
+    lines: list[int]  # line number of each row in the file
 
     def column(self, name: str) -> list[str]:
         """Return the cells of one column; raise DataError if the header lacks it."""

@@ -26,17 +26,11 @@ _WILDCARDS = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder, which need not exist.
+    """A folder, which need not exist."""
 
-    Attributes:
-        filesystem: `pyarrow.fs.FileSystem` that has the folder.
-        path: path of the folder in that file system.
-        local: the same as a path of this machine; None in an object store.
-    """
-
-    filesystem: Any
-    path: str
-    local: Path | None
+    filesystem: Any  # `pyarrow.fs.FileSystem` that has the folder
+    path: str  # path of the folder in that file system
+    local: Path | None  # the same as a path of this machine; None in an object store
 
     @classmethod
     def at(cls, where: str) -> Folder:
@@ -101,19 +95,12 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file in a folder.
+    """A file in a folder."""
 
-    Attributes:
-        folder: the folder.
-        name: path relative to the folder, with slashes.
-        bytes: size of the file.
-        modified: nanoseconds since 1970 at its last change; None where that is unknown.
-    """
-
-    folder: Folder
-    name: str
-    bytes: int
-    modified: int | None
+    folder: Folder  # the folder
+    name: str  # path relative to the folder, with slashes
+    bytes: int  # size of the file
+    modified: int | None  # nanoseconds since 1970 at its last change; None where that is unknown
 
     def open(self) -> io.BufferedReader:
         """Open the file for reading."""

@@ -70,15 +70,10 @@ def read_tensors(path: Path, names: Collection[str] | None = None) -> dict[str, 
 
 
 class MappedTensors:
-    """The tensors of one or several files, mapped: what is not asked for is not read.
+    """The tensors of one or several files, mapped: only those that are asked for are read.
 
-    Args:
-        path: the file that names the others, or the only one.
-        files: all files of tensors.
-        named: returns the name that a tensor gets here for the one that it is stored by.
-
-    Raises:
-        BundleError: a file is not whole, or two tensors get one name.
+    `path` is the file that names the others, or the only one. `named` maps the name that a tensor
+    is stored by to its name here; two of one name, and a file that is not whole, are BundleErrors.
     """
 
     def __init__(

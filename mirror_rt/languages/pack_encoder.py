@@ -52,16 +52,10 @@ class PackEncoder:
     def encode(
         self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
-        """Encode texts of one language or of several.
+        """Encode texts of one language or of several: [n, D] in their order, [D] for a string.
 
-        Args:
-            inputs: one string, or any iterable of strings.
-            lang: see the class.
-            **options: those of `Encoder.encode`. With `errors="nan"`, a text that cannot be
-                encoded or whose language the pack lacks gets a row of NaN.
-
-        Returns:
-            [n, D] in the order of `inputs`, [D] for a single string.
+        The options are those of `Encoder.encode`. With `errors="nan"`, a text that cannot be
+        encoded or whose language the pack lacks gets a row of NaN.
 
         Raises:
             InvalidTextError: texts cannot be encoded; the error has their positions in `inputs`.

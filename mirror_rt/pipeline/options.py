@@ -56,7 +56,7 @@ class EncodeOptions:
             is `64 * batch_size`. Short texts run more at a time, long ones fewer.
         normalize_embeddings: whether vectors get unit length (a cosine is then a dot product), or
             stay as pooled; by default what the model declares: unit length, mostly.
-        truncate_dim: keep the first so many dimensions (then normalise, if asked to).
+        truncate_dim: number of first dimensions to keep (then normalise, if asked to).
         precision: type of the numbers of the result, made as by `quantize_embeddings`.
         ranges: NumPy's array [2, D] of the ranges of `int8` and `uint8`, of `calibration_ranges`;
             by default those of unit vectors.
@@ -84,32 +84,20 @@ class EncodeOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelDefaults:
-    """The defaults that a model declares, and that the options of a call may change.
+    """The defaults that a model declares, and that the options of a call may change."""
 
-    Attributes:
-        dimension: length D of its vectors.
-        normalize: whether its vectors are of unit length by default.
-        prompts: prompts that it expects before texts.
-    """
-
-    dimension: int
-    normalize: bool
-    prompts: Prompts
+    dimension: int  # length D of its vectors
+    normalize: bool  # whether its vectors are of unit length by default
+    prompts: Prompts  # prompts that it expects before texts
 
 
 class EncodePlan(NamedTuple):
-    """The options of one call (`EncodeOptions`), checked and prepared for its model.
+    """The options of one call (`EncodeOptions`), checked and prepared for its model."""
 
-    Attributes:
-        token_budget: most padded tokens of a run.
-        dimension: number of the model's dimensions that are kept.
-        quantizer: converts the vectors to the requested precision, as the last step.
-    """
-
-    token_budget: int
+    token_budget: int  # most padded tokens of a run
     normalize: bool
-    dimension: int
-    quantizer: Quantizer
+    dimension: int  # number of the model's dimensions that are kept
+    quantizer: Quantizer  # converts the vectors to the requested precision, as the last step
     prompt: str
     on_too_long: OnTooLong
     errors: OnError

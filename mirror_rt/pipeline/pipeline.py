@@ -211,12 +211,9 @@ class Pipeline:
     ) -> Iterator[EncodedTexts]:
         """Encode window after window; the next one is tokenised while one runs.
 
-        Args:
-            stream: consecutive windows.
-            plan: checked options of the call.
-            count: called with the number of texts that were finished since the last call.
-            on_run: called with every batch that has run, from several threads if runs are parallel.
-            stop: event that, once set, ends the call with `Stopped` before the next batch.
+        `count` is called with the number of texts that were finished since the last call, `on_run`
+        with every batch that has run (from several threads if runs are parallel). Once `stop` is
+        set, the call ends with `Stopped` before the next batch.
         """
         with closing(one_ahead(partial(self.tokenize, plan=plan), stream)) as tokenized:
             for rows in tokenized:

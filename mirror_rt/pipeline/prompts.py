@@ -14,15 +14,10 @@ DOCUMENT_NAMES = ("document", "passage")
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The prompts of a model.
+    """The prompts of a model."""
 
-    Attributes:
-        by_name: name -> text.
-        default_name: name of the prompt to use by default; None for no prompt.
-    """
-
-    by_name: Mapping[str, str] = field(default_factory=dict)
-    default_name: str | None = None
+    by_name: Mapping[str, str] = field(default_factory=dict)  # name -> text
+    default_name: str | None = None  # name of the prompt to use by default; None for no prompt
 
     def choose(self, prompt: str | None, name: str | None) -> str:
         """Return the prompt for every text: `prompt`, the one called `name`, or the default.

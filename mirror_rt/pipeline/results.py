@@ -41,20 +41,13 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCounts:
-    """Which rows of a job have no vector, or one of a part of their text.
+    """Counts of the rows of a job that have no vector, or one of a part of their text."""
 
-    Attributes:
-        rows: number of rows.
-        invalid: number of rows without a vector, which are NaN, null or zeros in the output.
-        empty: number of these that have no text, or a blank one.
-        cut: number of rows whose text was cut to fit.
-        first: the first rows of each kind, by its name: counted from 1, in datasets PART:ROW.
-    """
-
-    rows: int = 0
-    invalid: int = 0
-    empty: int = 0
-    cut: int = 0
+    rows: int = 0  # number of rows
+    invalid: int = 0  # number of rows without a vector, which are NaN, null or zeros in the output
+    empty: int = 0  # number of these that have no text, or a blank one
+    cut: int = 0  # number of rows whose text was cut to fit
+    # The first rows of each kind, by its name: counted from 1, in datasets PART:ROW.
     first: Mapping[str, list[Any]] = field(default_factory=dict)
 
     @property

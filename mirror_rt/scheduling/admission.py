@@ -19,7 +19,7 @@ _DECAY = 0.9
 # languages have more.
 _TOKENS_PER_CHARACTER, _CHARACTERS = 0.3, 1000.0
 _SPECIAL = 2  # tokens that most models put around a text
-# A request of more tokens than so many runs have is large. The queue takes rows of large ones with
+# A request of more tokens than two runs have is large. The queue takes rows of large ones with
 # as many tokens, but no more than run within this part of `max_wait`: enough to keep the devices
 # busy, while a small request waits behind no more of them.
 _RUNS_OF_LARGE, _PART_OF_WAIT = 2, 0.25
@@ -64,7 +64,7 @@ class Admission:
         self.estimate = TokenEstimate(max_length)
 
     def admit(self, request: Request, tokens: int) -> None:
-        """Count a request of about so many tokens, or refuse it: this is the only check."""
+        """Count a request by a forecast of its tokens, or refuse it: this is the only check."""
         request.large = tokens > self._most_of_small
         if not request.exempt:
             self._check(request, tokens)
@@ -121,12 +121,12 @@ class Admission:
         self.set_waiting(request, request.left)
 
     def set_waiting(self, request: Request, rows: int) -> None:
-        """Note that so many rows of a request wait; a text counts once, however many it has."""
+        """Note how many rows of a request wait; a text counts once, however many it has."""
         self._texts[request.large] += min(request.n, rows) - min(request.n, request.waiting)
         request.waiting = rows
 
     def set_unqueued(self, request: Request, tokens: int) -> None:
-        """Note that so many tokens of a request are still to be queued."""
+        """Note how many tokens of a request are still to be queued."""
         self._unqueued[request.large] += tokens - request.unqueued
         request.unqueued = tokens
 
@@ -238,13 +238,13 @@ class Pace:
         self._ended = -math.inf
 
     def seconds(self, tokens: int) -> float:
-        """Return how long so many tokens will take, judging by past runs; 0 before the first."""
+        """Forecast the seconds of a number of tokens by past runs; 0 before the first."""
         if not tokens or not self._cost:
             return 0.0
         return (tokens + self._run_cost) * self._seconds / self._cost
 
     def tokens(self, seconds: float) -> float:
-        """Return how many tokens run within so many seconds; infinity before the first run."""
+        """Return how many tokens run within some seconds; infinity before the first run."""
         return seconds * self._cost / self._seconds if self._seconds else math.inf
 
     def add(self, report: BatchReport, ended: float) -> None:

@@ -1,4 +1,4 @@
-"""The way of a scheduler's calls into its queue: they are checked, admitted and tokenised."""
+"""Take a scheduler's calls into its queue: they are checked, admitted and tokenised."""
 
 from __future__ import annotations
 

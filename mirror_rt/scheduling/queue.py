@@ -44,7 +44,7 @@ class RequestQueue:
         self._statistics = SchedulerStatistics()
 
     def admit(self, request: Request, tokens: int) -> None:
-        """Take in a request of about so many tokens, or refuse it."""
+        """Take in a request by a forecast of its tokens, or refuse it."""
         with self._lock:
             if self._closed:
                 raise ClosedError("this Scheduler is closed: make another")

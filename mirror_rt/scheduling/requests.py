@@ -53,59 +53,38 @@ class RequestTimes:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A call, from the check of its arguments to its result.
+    """A call, from the check of its arguments to its result."""
 
-    Attributes:
-        texts: what to encode, texts or lists of token ids; dropped once they are tokenised, or the
-            request is over.
-        plan: checked options.
-        finish: makes the result of the vectors of the rows.
-        timeout: seconds that the caller allowed; None for any time.
-        times: where to record when its rows ran.
-        of_tokens: whether the result is a vector for each token.
-        runs: whether its texts run in the model, and are not only tokenised.
-        prepare: changes some of its texts before they are tokenised.
-        tokenizing: what it wants of a tokenising thread; None if nothing.
-        exempt: whether the queue takes it however much waits.
-        admitted: whether the queue has taken it.
-        arrived: time of the call, in seconds of `time.monotonic`.
-        large: whether its rows wait for their turn behind those of other large requests.
-        unqueued: tokens that it will queue, as far as they are known.
-        waiting: number of texts, and once they are tokenised of rows, that do not run yet.
-        rows: m rows of tokens; None until the texts are tokenised.
-        order: row numbers that are not queued yet, the next one last.
-        queued: rows in the queue.
-        vectors: vectors of the rows, unset for rows that are not done: float32 [m, D], pooled, or
-            m arrays float32 [tokens, H].
-        left: number of rows that are not done.
-        over: whether it has a result or an error, or was cancelled.
-        stop: set when it is over, for a tokenizer that works in steps.
-        future: the future that the caller holds.
-    """
-
+    # What to encode, texts or lists of token ids; dropped once they are tokenised, or the request
+    # is over.
     texts: list[Any]
-    plan: EncodePlan
-    finish: Finish
-    timeout: float | None = None
-    times: RequestTimes | None = None
-    of_tokens: bool = False
-    runs: bool = True
+    plan: EncodePlan  # checked options
+    finish: Finish  # makes the result of the vectors of the rows
+    timeout: float | None = None  # seconds that the caller allowed; None for any time
+    times: RequestTimes | None = None  # where to record when its rows ran
+    of_tokens: bool = False  # whether the result is a vector for each token
+    runs: bool = True  # whether its texts run in the model, and are not only tokenised
+    # Changes some of its texts before they are tokenised.
     prepare: Callable[[list[Any]], list[Any]] | None = None
-    tokenizing: Tokenizing | None = None
-    exempt: bool = False
-    admitted: bool = False
+    tokenizing: Tokenizing | None = None  # what it wants of a tokenising thread; None if nothing
+    exempt: bool = False  # whether the queue takes it however much waits
+    admitted: bool = False  # whether the queue has taken it
+    # Time of the call, in seconds of `time.monotonic`.
     arrived: float = field(default_factory=lambda: time.monotonic())  # a test may set the clock
-    large: bool = False
-    unqueued: int = 0
-    waiting: int = 0
-    rows: TokenRows | None = None
+    large: bool = False  # whether its rows wait for their turn behind those of other large requests
+    unqueued: int = 0  # tokens that it will queue, as far as they are known
+    waiting: int = 0  # number of texts, and once they are tokenised of rows, that do not run yet
+    rows: TokenRows | None = None  # m rows of tokens; None until the texts are tokenised
+    # Row numbers that are not queued yet, the next one last.
     order: list[int] = field(default_factory=list)
-    queued: list[WaitingText] = field(default_factory=list)
+    queued: list[WaitingText] = field(default_factory=list)  # rows in the queue
+    # Vectors of the rows, unset for rows that are not done: float32 [m, D], pooled, or m arrays
+    # float32 [tokens, H].
     vectors: Vectors | list[Vectors] = field(default_factory=list)
-    left: int = 0
-    over: bool = False
-    stop: threading.Event | None = None
-    future: Future[Any] = field(default_factory=Future)
+    left: int = 0  # number of rows that are not done
+    over: bool = False  # whether it has a result or an error, or was cancelled
+    stop: threading.Event | None = None  # set when it is over, for a tokenizer that works in steps
+    future: Future[Any] = field(default_factory=Future)  # the future that the caller holds
     n: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -162,29 +141,20 @@ class WaitingText:
     """One text of a request.
 
     Texts of equal tokens wait as one: the first of them has the others, and costs for all.
-
-    Attributes:
-        request: the request that it belongs to.
-        row: its row in that request.
-        ids: int32 [tokens], its token ids.
-        length: tokens that it costs in a batch of its own, padding included.
-        arrived: time since when it may run, in seconds of `time.monotonic`.
-        deadline: time after which its vector is of no use; None for no deadline.
-        large: whether it is of a large request.
-        key: equal for texts that one row of a run is enough for.
-        others: the texts that wait with it, by number.
     """
 
-    request: Request
-    row: int
-    ids: npt.NDArray[np.int32]
-    length: int
-    arrived: float
-    deadline: float | None = None
-    large: bool = False
+    request: Request  # the request that it belongs to
+    row: int  # its row in that request
+    ids: npt.NDArray[np.int32]  # int32 [tokens], its token ids
+    length: int  # tokens that it costs in a batch of its own, padding included
+    arrived: float  # time since when it may run, in seconds of `time.monotonic`
+    deadline: float | None = None  # time after which its vector is of no use; None for no deadline
+    large: bool = False  # whether it is of a large request
+    # Equal for texts that one row of a run is enough for.
     key: Hashable = field(default_factory=object)
     number: int = field(default=-1, init=False)
     waits: bool = field(default=False, init=False)
+    # The texts that wait with it, by number.
     others: dict[int, WaitingText] = field(default_factory=dict, init=False)
 
     @property

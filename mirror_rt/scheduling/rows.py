@@ -18,12 +18,8 @@ class RequestRows:
     The rows of small requests may run at once. Large requests take turns: what came first is
     finished first, and a small request waits for a share of the first one alone.
 
-    Args:
-        waiting: where rows wait that may run.
-        admission: counts them.
-        token_budget: most padded tokens of a batch of more than one text.
-        run_cost: fixed cost of a run, expressed in tokens.
-        pad_to: tokens that every row costs; None where it costs as many as it has.
+    A batch of more than one text has at most `token_budget` padded tokens, and a run costs as much
+    as `run_cost` tokens more. A row costs `pad_to` tokens; None where it costs as many as it has.
     """
 
     def __init__(
@@ -84,7 +80,7 @@ class RequestRows:
                 self._turns.popleft()
 
     def _queue_rows(self, request: Request, tokens: float) -> None:
-        """Queue the next rows of a request, until they have so many tokens."""
+        """Queue the next rows of a request, until they have that number of tokens."""
         assert request.rows is not None
         ids, offsets = request.rows.tokens.ids, request.rows.tokens.offsets
         now, deadline = time.monotonic(), request.deadline

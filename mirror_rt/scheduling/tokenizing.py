@@ -1,4 +1,4 @@
-"""What is admitted to the tokenising threads, and a forecast of how long it takes."""
+"""The work that is admitted to the tokenising threads, and a forecast of its time."""
 
 from __future__ import annotations
 
@@ -14,19 +14,12 @@ Work = Literal["tokenize", "shorten", "show", "check", "join"]
 
 @dataclass(slots=True)
 class Tokenizing:
-    """What a request still wants of a tokenising thread.
+    """The work of a request that a tokenising thread has not done yet."""
 
-    Attributes:
-        work: what is done to its texts.
-        size: their characters or token ids that are not done.
-        long: whether it takes several steps, and so the thread for such work.
-        microseconds: forecast of the time that they take.
-    """
-
-    work: Work
-    size: int
-    long: bool
-    microseconds: int = 0
+    work: Work  # what is done to its texts
+    size: int  # their characters or token ids that are not done
+    long: bool  # whether it takes several steps, and so the thread for such work
+    microseconds: int = 0  # forecast of the time that they take
 
 
 class TokenizerLoad:

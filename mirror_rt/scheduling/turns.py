@@ -31,7 +31,7 @@ class Turns:
         self._now = 0.0  # what the model that had the last turn had spent when it began
 
     def join(self, runs: int) -> Share:
-        """Let one more model take part, which alone would have so many runs in flight."""
+        """Let one more model take part, with the runs that it alone would have in flight."""
         with self._changed:
             self._most = max(self._most, runs)
             share = Share(self)

@@ -71,15 +71,9 @@ class WaitingTexts:
         both: a small request would wait for what it shares its run with. The others are chosen
         among the texts that are due first, some dozens of them on a CPU. A choice among all waiting
         texts would need less padding, but in a long queue texts of a common length would overtake
-        the others forever.
-
-        Args:
-            token_budget: most padded tokens of a batch of more than one text.
-            run_cost: fixed cost of a run, expressed in tokens.
-            large_budget: the same for large requests; None for `token_budget`.
-
-        Returns:
-            Texts, the shortest first, with the others of each; an empty list if no text waits.
+        the others forever. The budgets are the most padded tokens of a batch of several texts, of
+        large requests `large_budget`; `run_cost` tokens are added for each run. The texts are
+        returned the shortest first, with the others of each; none if none waits.
         """
         if (first := self._first_due()) is None:
             return []
@@ -111,7 +105,7 @@ class WaitingTexts:
         """Return the rows in `low` .. `high`, ascending, that may run with the row `first`.
 
         They are of small requests, or of large ones, as that is. Those that are due first come:
-        at least `_CANDIDATES` texts and `tokens` tokens, as far as there are so many.
+        at least `_CANDIDATES` texts and `tokens` tokens, or of all that there are.
         """
         waiting = [entry[2] for entry in self._by_length[low:high]]
         large = waiting[first - low].large
@@ -175,16 +169,8 @@ def best_window(
     Of all windows that contain the text and fit the budget, this is the one with the most real
     tokens per computed token, `run_cost` included, since that gives the highest throughput. So
     short texts fill the budget together, while a much longer text runs alone instead of padding
-    all of them.
-
-    Args:
-        lengths: int64 [n], ascending, each at least 1.
-        first: index of the text that the window must contain.
-        token_budget: most padded tokens of a window of more than one text.
-        run_cost: fixed cost of a run, expressed in tokens.
-
-    Returns:
-        Start and stop of the window.
+    all of them. `lengths` is int64 [n], ascending, each at least 1; `first` is the index of the
+    text. The start and the stop of the window are returned.
     """
     total = np.concatenate([[0], np.cumsum(lengths)])
     stops = np.arange(first + 1, len(lengths) + 1)

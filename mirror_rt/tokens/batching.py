@@ -21,16 +21,10 @@ def plan_batches(
 
     A batch of r rows of at most L tokens costs r * L + `run_cost`. Dynamic programming finds the
     split of the sorted rows with the smallest total cost. The longest rows come first, so that the
-    largest buffers are allocated once, at the start.
+    largest buffers are allocated once, at the start. No batch has more than `token_budget` padded
+    tokens (r * L), but for a longer row, which makes a batch of its own.
 
-    Args:
-        lengths: int64 [n], tokens of each row.
-        token_budget: most padded tokens (r * L) of a batch, at least 1; a row longer than that
-            makes a batch of its own.
-        run_cost: fixed cost of a run, expressed in tokens.
-
-    Returns:
-        int64 [b] for each batch, the indices of its rows; every row is in exactly one batch.
+    The result has int64 [b] for each batch: the indices of its rows.
     """
     order = np.argsort(lengths, kind="stable")
     ends = _core.plan_batches(lengths[order], token_budget=token_budget, run_cost=run_cost)

@@ -29,23 +29,17 @@ MOST_CHARACTERS = 10_000_000
 
 
 class TokenRows(NamedTuple):
-    """The rows that the model runs for a window of n texts.
+    """The rows that the model runs for a window of n texts."""
 
-    Attributes:
-        start: index of the first text in the input.
-        tokens: m rows, in the order of the texts.
-        truncated: bool [n], whether each text was cut to fit.
-        invalid: (index in the input, reason) of each text that has no row.
-        text: int64 [m], index (in the window) of the text of each row; None if row i is text i.
-        weights: float32 [m], number of the row's tokens that belong to the text itself; 1 for the
-            only row of a text. None if no text has several rows.
-    """
-
-    start: int
-    tokens: RaggedTokens
-    truncated: npt.NDArray[np.bool_]
+    start: int  # index of the first text in the input
+    tokens: RaggedTokens  # m rows, in the order of the texts
+    truncated: npt.NDArray[np.bool_]  # bool [n], whether each text was cut to fit
+    # (index in the input, reason) of each text that has no row.
     invalid: Sequence[tuple[int, str]] = ()
+    # int64 [m], index (in the window) of the text of each row; None if row i is text i.
     text: Indices | None = None
+    # float32 [m], number of the row's tokens that belong to the text itself; 1 for the only row of
+    # a text. None if no text has several rows.
     weights: npt.NDArray[np.float32] | None = None
 
     def text_of_rows(self) -> Indices:
@@ -217,10 +211,8 @@ def _framed(
 def pool_chunks(vectors: Vectors, rows: TokenRows, *, normalize: bool) -> Vectors:
     """Average the vectors of each text's rows, weighted by length; NaN for a text without rows.
 
-    Args:
-        vectors: float32 [m, D], one vector for each row; the result is float32 [n, D].
-        rows: the rows that the vectors were computed from.
-        normalize: whether to give the means unit length again.
+    The vectors are float32 [m, D], one for each row, and the result is float32 [n, D], by
+    `normalize` of unit length again.
     """
     if rows.text is None:
         return vectors

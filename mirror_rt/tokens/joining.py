@@ -20,27 +20,20 @@ class JoinedTokens(NamedTuple):
     """The inputs of a padding-free graph beside those of every graph; each is int64.
 
     The last two are what onnxruntime's `PackedMultiHeadAttention` takes under these names.
-
-    Attributes:
-        token_indices: [T], the places in the flattened batch of the tokens to compute.
-        token_positions: [rows, length], where each token is in the joined ones; 0 for the padding.
-        token_offset: [rows, length], the places of all tokens, and then those of the padding.
-        cumulative_sequence_length: [rows + 1], where each text begins and the last one ends.
     """
 
-    token_indices: Int64
+    token_indices: Int64  # [T], the places in the flattened batch of the tokens to compute
+    # [rows, length], where each token is in the joined ones; 0 for the padding.
     token_positions: Int64
-    token_offset: Int64
-    cumulative_sequence_length: Int64
+    token_offset: Int64  # [rows, length], the places of all tokens, and then those of the padding
+    cumulative_sequence_length: Int64  # [rows + 1], where each text begins and the last one ends
 
 
 def join_tokens(attention_mask: Int64, *, keep_padding: bool = False) -> JoinedTokens:
     """Return where the tokens of a right-padded batch are when they are joined.
 
-    Args:
-        attention_mask: int64 [rows, length].
-        keep_padding: whether `token_indices` goes on with the places of the padding, which belongs
-            to no text: CUDA graphs take arrays whose sizes do not depend on the texts.
+    With `keep_padding`, `token_indices` goes on with the places of the padding, which belongs to no
+    text: CUDA graphs take arrays whose sizes do not depend on the texts.
     """
     real = attention_mask.reshape(-1) != 0
     tokens = np.flatnonzero(real)

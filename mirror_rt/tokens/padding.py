@@ -32,17 +32,13 @@ def mask_and_types(length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.i
 
 @dataclass(frozen=True)
 class RaggedTokens:
-    """Token ids of n sequences of different length, in one array.
+    """Token ids of n sequences of different length, in one array."""
 
-    Attributes:
-        ids: int32 [T], the sequences one after the other. A token of type 1, of the second text of
-            a pair, is stored as ~id, which is negative: so its type is wherever the row is, in
-            queues and caches, too.
-        offsets: int64 [n + 1]; sequence i is `ids[offsets[i]:offsets[i + 1]]`.
-    """
-
+    # int32 [T], the sequences one after the other. A token of type 1, of the second text of a pair,
+    # is stored as ~id, which is negative: so its type is wherever the row is, in queues and caches,
+    # too.
     ids: npt.NDArray[np.int32]
-    offsets: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]  # int64 [n + 1]; sequence i is `ids[offsets[i]:offsets[i + 1]]`
 
     @classmethod
     def from_lists(cls, sequences: list[list[int]], without: int = -1) -> RaggedTokens:

@@ -30,20 +30,14 @@ _PROBES = ("a", "я 1 的 .")
 
 
 class Pair(NamedTuple):
-    """A query and a document, and which of them is cut where they have too many tokens.
+    """A query and a document, and which of them is cut where they have too many tokens."""
 
-    Attributes:
-        query: the first text.
-        document: the second text; None for a text alone, as classifiers of texts take it.
-        truncation: `longest_first` cuts the longer one until both are of one length, and then both,
-            as transformers does; `only_second` keeps the whole query.
-        left: cut the beginnings of texts in place of their ends.
-    """
-
-    query: str
-    document: str | None
+    query: str  # the first text
+    document: str | None  # the second text; None for a text alone, as classifiers of texts take it
+    # `longest_first` cuts the longer one until both are of one length, and then both, as
+    # transformers does; `only_second` keeps the whole query.
     truncation: Truncation = "longest_first"
-    left: bool = False
+    left: bool = False  # cut the beginnings of texts in place of their ends
 
 
 def as_pair(item: Any, truncation: Truncation = "longest_first") -> Any:

@@ -53,20 +53,14 @@ TYPED = frozenset({"BertTokenizer", "DebertaTokenizer", "DebertaV2Tokenizer", "E
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSettings:
-    """The settings of a tokenizer beside its file.
+    """The settings of a tokenizer beside its file."""
 
-    Attributes:
-        name: class of transformers; "" for a tokenizer that is used as its file is.
-        values: the keys of tokenizer_config.json.
-        lowercase: whether texts are lower-cased first, as sentence-transformers does it.
-        left: whether the beginnings of long texts are cut; None where the tokenizer's file says it.
-        content: the tokenizer's file, where it was read already.
-    """
-
-    name: str = ""
-    values: Mapping[str, Any] = field(default_factory=dict)
-    lowercase: bool = False
+    name: str = ""  # class of transformers; "" for a tokenizer that is used as its file is
+    values: Mapping[str, Any] = field(default_factory=dict)  # the keys of tokenizer_config.json
+    lowercase: bool = False  # whether texts are lower-cased first, as sentence-transformers does it
+    # Whether the beginnings of long texts are cut; None where the tokenizer's file says it.
     left: bool | None = None
+    # The tokenizer's file, where it was read already.
     content: bytes | None = field(default=None, repr=False)
 
     @classmethod

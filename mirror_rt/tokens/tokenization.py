@@ -40,15 +40,10 @@ class Stopped(Exception):  # noqa: N818  # not an error, since the caller asked 
 
 
 class TokenizedTexts(NamedTuple):
-    """The token ids of n texts with special tokens, and which texts were cut.
+    """The token ids of n texts with special tokens, and which texts were cut."""
 
-    Attributes:
-        tokens: n ragged sequences of at most `max_length` ids.
-        truncated: for each text, whether it was cut to fit.
-    """
-
-    tokens: RaggedTokens
-    truncated: list[bool]
+    tokens: RaggedTokens  # n ragged sequences of at most `max_length` ids
+    truncated: list[bool]  # for each text, whether it was cut to fit
 
 
 class Framed(NamedTuple):
@@ -96,7 +91,7 @@ class TextTokenizer:
         name = getattr(tokenizer.model, "unk_token", None) or "<unk>"
         found = tokenizer.token_to_id(name)
         self.unknown_id = -1 if found is None else found
-        """The token id of what the tokenizer does not know; -1 for none."""
+        """The id of the token for unknown text; -1 for none."""
         self.left_out = -1
         """The token id that is left out of every text; -1 for none."""
         self.why_empty = "it has no tokens"

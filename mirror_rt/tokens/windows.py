@@ -29,18 +29,13 @@ _IN_ORDER: AbstractContextManager[MapFunction] = nullcontext(map)
 
 
 class TextWindow(NamedTuple):
-    """A window of consecutive texts of the input, which have been checked.
+    """A window of consecutive texts of the input, which have been checked."""
 
-    Attributes:
-        start: index of the first text in the input.
-        texts: the texts, unchanged.
-        invalid: index in the window -> reason, for each text that cannot be encoded.
-        ids: the caller's id for each text, all str or all int; None if they have none.
-    """
-
-    start: int
-    texts: list[Any]
+    start: int  # index of the first text in the input
+    texts: list[Any]  # the texts, unchanged
+    # Index in the window -> reason, for each text that cannot be encoded.
     invalid: Mapping[int, str]
+    # The caller's id for each text, all str or all int; None if they have none.
     ids: list[int | str] | None = None
 
     @classmethod
@@ -78,7 +73,7 @@ def text_windows(
     most_characters: int = _WINDOW_CHARACTERS,
     invalid: Mapping[int, str] | None = None,
 ) -> Iterator[TextWindow]:
-    """Cut a stream into windows of `size` texts, or fewer if they reach so many characters.
+    """Cut a stream into windows of `size` texts, or fewer if they reach `most_characters`.
 
     `invalid` is the result of `find_invalid` for these texts; None to check them here.
     """

@@ -158,7 +158,7 @@ def _checked(kind: Kind, text: str) -> str:
 
 
 def _help(option: Option, kind: Kind) -> str:
-    """Return what the option means, how it is given again, and its default."""
+    """Return the meaning of the option, the way to give it again, and its default."""
     text, default = option.about.text.replace("`", ""), option.default
     if kind.several and not option.about.many and not option.about.word:
         text += " (several joined by commas)" if kind.choices else " (again for more)"

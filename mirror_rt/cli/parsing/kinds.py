@@ -17,22 +17,15 @@ from mirror_rt.inference.providers import Providers
 
 
 class Kind(NamedTuple):
-    """The kind of values that options of a type take.
+    """The kind of values that options of a type take."""
 
-    Attributes:
-        convert: makes a value from a text, from several texts or from a TOML value; raises
-            ValueError or TypeError.
-        expected: description of valid values, for error messages.
-        metavar: name of the value in the help; None for the option's own name.
-        several: whether the flag may be repeated.
-        choices: all valid values; empty where they cannot be listed.
-    """
-
+    # Makes a value from a text, from several texts or from a TOML value; raises ValueError or
+    # TypeError.
     convert: Callable[[Any], Any]
-    expected: str
-    metavar: str | None = None
-    several: bool = False
-    choices: tuple[str, ...] = ()
+    expected: str  # description of valid values, for error messages
+    metavar: str | None = None  # name of the value in the help; None for the option's own name
+    several: bool = False  # whether the flag may be repeated
+    choices: tuple[str, ...] = ()  # all valid values; empty where they cannot be listed
 
 
 def kind_of(hint: Any) -> Kind:

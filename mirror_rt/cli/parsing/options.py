@@ -37,43 +37,28 @@ NAMES = {
 
 
 class Help(NamedTuple):
-    """The help text of an option, and the form in which its values are given.
+    """The help text of an option, and the form in which its values are given."""
 
-    Attributes:
-        text: what the option means.
-        metavar: name of the value; None for the one that its type has.
-        word: whether the value may also stand right behind the command, without the flag.
-        many: whether the flag is followed by several values, rather than given again for each.
-        empty: the value of the flag alone; None where it needs one.
-        flag: the flag; "" for that of the field's name, None for a word alone.
-    """
-
-    text: str
-    metavar: str | None = None
+    text: str  # what the option means
+    metavar: str | None = None  # name of the value; None for the one that its type has
+    # Whether the value may also stand right behind the command, without the flag.
     word: bool = False
+    # Whether the flag is followed by several values, rather than given again for each.
     many: bool = False
-    empty: str | None = None
-    flag: str | None = ""
+    empty: str | None = None  # the value of the flag alone; None where it needs one
+    flag: str | None = ""  # the flag; "" for that of the field's name, None for a word alone
 
 
 class Group(NamedTuple):
-    """The group of the help in which the options of a nested dataclass stand.
+    """The group of the help in which the options of a nested dataclass stand."""
 
-    Attributes:
-        title: its title; "" for the first group, of the command itself.
-        text: what is said below the title.
-        only: names of fields to add options for; empty for all.
-        leave_out: names of fields without an option.
-        names: names of options that differ from those of fields.
-        overrides: whether the options override values that are chosen elsewhere: none is required
-            then, and the help names no defaults.
-    """
-
-    title: str = ""
-    text: str | None = None
-    only: Collection[str] = ()
-    leave_out: Collection[str] = ()
-    names: Mapping[str, str] = {}
+    title: str = ""  # its title; "" for the first group, of the command itself
+    text: str | None = None  # what is said below the title
+    only: Collection[str] = ()  # names of fields to add options for; empty for all
+    leave_out: Collection[str] = ()  # names of fields without an option
+    names: Mapping[str, str] = {}  # names of options that differ from those of fields
+    # Whether the options override values that are chosen elsewhere: none is required then, and the
+    # help names no defaults.
     overrides: bool = False
 
     def options(self, type_: type[Any]) -> Iterator[Option]:
@@ -84,21 +69,13 @@ class Group(NamedTuple):
 
 
 class Option(NamedTuple):
-    """A field of a dataclass that users can set.
+    """A field of a dataclass that users can set."""
 
-    Attributes:
-        field: name of the field.
-        name: name in a namespace, a file and (in capitals) the environment.
-        hint: type of the field.
-        default: value if none is given; `dataclasses.MISSING` if one is required.
-        about: what the help says.
-    """
-
-    field: str
-    name: str
-    hint: Any
-    default: Any
-    about: Help
+    field: str  # name of the field
+    name: str  # name in a namespace, a file and (in capitals) the environment
+    hint: Any  # type of the field
+    default: Any  # value if none is given; `dataclasses.MISSING` if one is required
+    about: Help  # what the help says
 
     @property
     def flag(self) -> str:

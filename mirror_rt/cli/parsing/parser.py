@@ -1,4 +1,4 @@
-"""Parse the words of a command, and say what is wrong as the command line names it.
+"""Parse the words of a command, and explain mistakes in the terms of the command line.
 
 Wrong words are answered in three lines, with a suggestion. Errors name options for settings, and
 types of JSON.

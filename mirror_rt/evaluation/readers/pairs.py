@@ -103,19 +103,13 @@ def find_text_columns(table: Table, score: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LabelledPairs:
-    """A list of n pairs of texts, each of which is related or not.
-
-    Attributes:
-        positive: bool [n], whether the texts are related.
-        left_out: number of rows of the file without a label or without a text.
-        sampled_from: number of the other rows, if these pairs are a sample of them; else 0.
-    """
+    """A list of n pairs of texts, each of which is related or not."""
 
     first: list[str]
     second: list[str]
-    positive: npt.NDArray[np.bool_]
-    left_out: int
-    sampled_from: int = 0
+    positive: npt.NDArray[np.bool_]  # bool [n], whether the texts are related
+    left_out: int  # number of rows of the file without a label or without a text
+    sampled_from: int = 0  # number of the other rows, if these pairs are a sample of them; else 0
 
 
 def read_labelled_pairs(path: Path, most: int = 0, seed: int = 0) -> LabelledPairs:

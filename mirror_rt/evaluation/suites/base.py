@@ -38,23 +38,18 @@ class SuiteOptions:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One measure of one set of n items under one model.
-
-    Attributes:
-        statistic: the measure for any weights [n] of the items; None for no interval.
-        groups: [n], group of each item, within which items are resampled; None for one group.
-        better: the direction of better values: "higher", "lower", or such as "nearer to 0".
-        ranked: whether models are ranked by the value; if so, higher is better.
-        note: what a reader must know about the figure.
-    """
+    """One measure of one set of n items under one model."""
 
     metric: str
     n: int
     value: float
+    # The measure for any weights [n] of the items; None for no interval.
     statistic: Statistic | None = None
+    # [n], group of each item, within which items are resampled; None for one group.
     groups: Groups | None = None
-    ranked: bool = True
-    note: str = ""
+    ranked: bool = True  # whether models are ranked by the value; if so, higher is better
+    note: str = ""  # what a reader must know about the figure
+    # The direction of better values: "higher", "lower", or such as "nearer to 0".
     better: str = "higher"
 
     @classmethod
@@ -85,20 +80,15 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSet:
-    """A set of a suite that was found, by the file or folder `path`.
-
-    Attributes:
-        languages: language tags of its texts; None where unknown.
-        measure: reads the set and evaluates a model on it; raises DataError if it cannot.
-        further: other files that decide its figures.
-    """
+    """A set of a suite that was found, by the file or folder `path`."""
 
     suite: str
     name: str
     path: Path
-    languages: tuple[str | None, ...]
+    languages: tuple[str | None, ...]  # language tags of its texts; None where unknown
+    # Reads the set and evaluates a model on it; raises DataError if it cannot.
     measure: Callable[[EvaluatedModel], Measured]
-    further: tuple[Path, ...] = ()
+    further: tuple[Path, ...] = ()  # other files that decide its figures
 
 
 @dataclass(frozen=True, slots=True)

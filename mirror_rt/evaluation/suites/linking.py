@@ -30,15 +30,12 @@ _MENTIONS = ("-test.tsv", "-test.txt", "/test.tsv", "/test.txt", "/processed_tes
 
 @dataclass(frozen=True, slots=True)
 class Linking:
-    """The result of linking n mentions.
+    """The result of linking n mentions."""
 
-    Attributes:
-        hits: maps k to float64 [n], 1 where one of the k nearest names shares an id with the
-            mention; of a composite mention, with each of its parts.
-        known: number of mentions whose concept has a name in the dictionary; no other can be a hit.
-    """
-
+    # Maps k to float64 [n], 1 where one of the k nearest names shares an id with the mention; of a
+    # composite mention, with each of its parts.
     hits: dict[int, npt.NDArray[np.float64]]
+    # Number of mentions whose concept has a name in the dictionary; no other can be a hit.
     known: int
 
 

@@ -46,7 +46,7 @@ class _Data:
 
 @dataclass(frozen=True, kw_only=True)
 class _Ablation:
-    """Which rows of the paper's table 4 to train, and what to evaluate them on."""
+    """The rows of the paper's table 4 to train, and the sets to evaluate them on."""
 
     ablation: Annotated[
         Literal["objectives", "pooling", "concatenation", "negatives", "all"] | None,

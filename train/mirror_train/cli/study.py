@@ -51,7 +51,7 @@ _OF_MANY_WORDS = ("data-size", "frequency")
 
 @dataclass(frozen=True, kw_only=True)
 class _Data:
-    """What to tune on, and what to evaluate on."""
+    """The data to tune on and to evaluate on."""
 
     data: Annotated[
         Path | None,
@@ -84,7 +84,7 @@ class _Data:
 
 @dataclass(frozen=True, kw_only=True)
 class _Setups:
-    """How the studies of setups run."""
+    """The run of a study of setups."""
 
     recipe: Annotated[
         str | None,

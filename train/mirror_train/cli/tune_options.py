@@ -33,7 +33,7 @@ class SynonymOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageOptions(ClusterOptions):
-    """How several languages are tuned: each by itself, or all as one encoder."""
+    """The options of tuning several languages: each by itself, or all as one encoder."""
 
     recipes: RecipesFile = None
     json: Annotated[bool, Help("the table at the end as JSON")] = False

@@ -27,18 +27,12 @@ class Processes:
     """This process and the others of the run; with one process, every method is trivial.
 
     The methods are collective: all processes must call them in the same order.
-
-    Attributes:
-        device: where this process computes.
-        rank: rank of this process, 0 .. count - 1. Process 0 writes the output of the run.
-        count: number of processes.
-        group: process group across which `mirror_train.infonce` takes negatives; None for one
-            process.
     """
 
-    device: torch.device
-    rank: int = 0
-    count: int = 1
+    device: torch.device  # where this process computes
+    rank: int = 0  # rank of this process, 0 .. count - 1. Process 0 writes the output of the run.
+    count: int = 1  # number of processes
+    # Process group across which `mirror_train.infonce` takes negatives; None for one process.
     group: dist.ProcessGroup | None = None
 
     def own_rows(self, size: int, option: str = "--batch-size") -> slice:
@@ -129,9 +123,7 @@ def joined_processes(device: str) -> Iterator[Processes]:
 
     On GPUs, each process takes the card of its local rank, and NCCL connects them; on CPUs, gloo
     does. A process group that the caller has initialised is used and not destroyed.
-
-    Args:
-        device: auto, cpu, cuda, or (with a single process) cuda:N.
+    `device` is auto, cpu, cuda, or (with a single process) cuda:N.
     """
     started = dist.is_available() and dist.is_initialized()
     count = dist.get_world_size() if started else world_size()

@@ -47,19 +47,15 @@ def batch_sizes(pairs: int, batch: int, processes: int = 1) -> list[int]:
 
 
 class StepBatch(NamedTuple):
-    """One process's share of a step: n of the N pairs that are contrasted with one another.
+    """One process's share of a step: n of the N pairs that are contrasted with one another."""
 
-    Attributes:
-        texts: V * n strings: n, then their positives and, where V is 3, their hard negatives.
-        views: V, 2 or 3.
-        group_ids: int64 [n] (see `TrainingData`), with the same meaning in all processes.
-        span_draws: float64 [n, 2], the random numbers that choose the masked tokens of the
-            positives (see `mirror_train.data.views.mask_token_spans`); None to mask none.
-    """
-
+    # V * n strings: n, then their positives and, where V is 3, their hard negatives.
     texts: list[str]
-    views: int
+    views: int  # V, 2 or 3
+    # int64 [n] (see `TrainingData`), with the same meaning in all processes.
     group_ids: npt.NDArray[np.int64] | None
+    # float64 [n, 2], the random numbers that choose the masked tokens of the positives (see
+    # `mirror_train.data.views.mask_token_spans`); None to mask none.
     span_draws: npt.NDArray[np.float64] | None = None
 
 

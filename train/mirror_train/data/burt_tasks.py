@@ -93,7 +93,7 @@ class BurtTasks:
         return tuple(name for name, rows in given if rows is not None)
 
     def summary(self, objectives: Sequence[str]) -> dict[str, Any]:
-        """Return what mirror.json records of the data of some objectives."""
+        """Return the record in mirror.json of the data of some objectives."""
         parts = {name: self.of(name) for name in objectives}
         return {
             "source": ", ".join(dict.fromkeys(part.source for part in parts.values())),

@@ -40,17 +40,13 @@ class Inputs:
     """The inputs of a folder, read when asked for.
 
     Each method raises DataError where a file is missing or cannot be read.
-
-    Attributes:
-        data: the folder.
-        language: language of its texts.
-        top: number of first strings, pairs or rows to take of each input; None for all.
-        choice: the fields of `TrainConfig` that choose the weights; none for those of each system.
     """
 
-    data: Path
-    language: str = "en"
+    data: Path  # the folder
+    language: str = "en"  # language of its texts
+    # Number of first strings, pairs or rows to take of each input; None for all.
     top: int | None = None
+    # The fields of `TrainConfig` that choose the weights; none for those of each system.
     choice: dict[str, Any] = field(default_factory=dict)
 
     def find(self, name: str) -> list[Path]:

@@ -19,23 +19,14 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """n texts, or pairs of texts, with the target of each.
+    """n texts, or pairs of texts, with the target of each."""
 
-    Attributes:
-        first: n texts.
-        second: n texts, the other side of each pair; None for single texts.
-        targets: int64 [n], indices of classes; or float64 [n], values.
-        labels: names of the classes; empty for values.
-        source: name of the file that they came from.
-        left_out: number of rows of the source that lack a label or a text.
-    """
-
-    first: list[str]
-    second: list[str] | None
-    targets: npt.NDArray[Any]
-    labels: tuple[str, ...]
-    source: str
-    left_out: int = 0
+    first: list[str]  # n texts
+    second: list[str] | None  # n texts, the other side of each pair; None for single texts
+    targets: npt.NDArray[Any]  # int64 [n], indices of classes; or float64 [n], values
+    labels: tuple[str, ...]  # names of the classes; empty for values
+    source: str  # name of the file that they came from
+    left_out: int = 0  # number of rows of the source that lack a label or a text
 
     def __len__(self) -> int:
         return len(self.first)
@@ -97,7 +88,7 @@ class Examples:
         return digest.hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Return what mirror.json records of the examples."""
+        """Return the record of the examples in mirror.json."""
         return {
             "source": self.source,
             "sha256": self.sha256(),

@@ -17,17 +17,11 @@ Rows = npt.NDArray[np.int64]
 
 
 class TaskBatch(NamedTuple):
-    """A batch of one task.
+    """A batch of one task."""
 
-    Attributes:
-        task: name of the task.
-        texts: n texts; for pairs 2n texts, n and then their partners.
-        targets: [n], int64 or float64.
-    """
-
-    task: str
-    texts: list[str]
-    targets: npt.NDArray[Any]
+    task: str  # name of the task
+    texts: list[str]  # n texts; for pairs 2n texts, n and then their partners
+    targets: npt.NDArray[Any]  # [n], int64 or float64
 
     def share(self, processes: Processes) -> TaskBatch:
         """Return the rows that this process takes."""

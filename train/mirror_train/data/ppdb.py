@@ -40,16 +40,11 @@ _FORM = "LHS ||| PHRASE ||| PARAPHRASE ||| FEATURES ||| ALIGNMENT ||| ENTAILMENT
 
 @dataclass(frozen=True, slots=True)
 class Ppdb:
-    """n pairs of the Paraphrase Database, as BURT (Li and Zhao 2020, section 3.1) filters them.
+    """n pairs of the Paraphrase Database, as BURT (Li and Zhao 2020, section 3.1) filters them."""
 
-    Attributes:
-        pairs: the pairs and their relation: equivalence, entailment (in either direction) or
-            independent.
-        equivalence: float64 [n], the probability that the two are equivalent; NaN where a line
-            does not give it.
-    """
-
+    # The pairs and their relation: equivalence, entailment (in either direction) or independent.
     pairs: Examples
+    # float64 [n], the probability that the two are equivalent; NaN where a line does not give it.
     equivalence: npt.NDArray[np.float64]
 
     def phrase_similarity(self) -> ScoredPairs:

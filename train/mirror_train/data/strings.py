@@ -56,7 +56,7 @@ def load_training_data(
 
 
 def longer_than(data: TrainingData, words: int) -> TrainingData:
-    """Return the strings of more than so many words, which white space separates.
+    """Return the strings of more than `words` words, which white space separates.
 
     BERT-CF removes "all sentences length 5 or less" (section 5.1), which are mostly headings.
     Pairs, and strings none of which is longer, are refused.

@@ -50,7 +50,7 @@ class MultitaskData:
     tasks: dict[str, TaskData]
 
     def summary(self) -> dict[str, Any]:
-        """Return what mirror.json records of the data."""
+        """Return the record of the data in mirror.json."""
         tasks = {
             name: {
                 use: rows.summary()

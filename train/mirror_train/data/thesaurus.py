@@ -82,9 +82,9 @@ def mutual_pairs(
     Lists are compared by their Jaccard overlap, where its own word belongs to each. First come
     pairs whose lists of all senses overlap most, then the more frequent words; and a word is in at
     most `most` pairs. Of these are kept the pairs of which a sense of one word and a sense of the
-    other overlap by `LEAST_OVERLAP`; or, where they are fewer than `FEWEST`, so many of all. All
-    pairs of a thesaurus, unfiltered, make an encoder worse. Pairs have only words of `frequent`,
-    the most frequent first; None for all.
+    other overlap by `LEAST_OVERLAP`; or, where they are fewer than `FEWEST`, the first `FEWEST` of
+    all. All pairs of a thesaurus, unfiltered, make an encoder worse. Pairs have only words of
+    `frequent`, the most frequent first; None for all.
     """
     rank = {word: i for i, word in enumerate(sorted(senses) if frequent is None else frequent)}
     merged = {word: {word}.union(*lists) for word, lists in senses.items() if word in rank}

@@ -31,17 +31,11 @@ _MARKER = re.compile(r"\((?:a|p|ip)\)$")  # where an adjective of WordNet may st
 
 @dataclass(frozen=True, slots=True)
 class Thesaurus:
-    """The entries of a thesaurus.
+    """The entries of a thesaurus."""
 
-    Attributes:
-        senses: for each word the synonyms that each of its senses lists; all in lower case.
-        form: mythes, wordnet or tsv.
-        sha256: hash of the file, or of all files of WordNet in their order.
-    """
-
-    senses: Senses
-    form: str
-    sha256: str
+    senses: Senses  # for each word the synonyms that each of its senses lists; all in lower case
+    form: str  # mythes, wordnet or tsv
+    sha256: str  # hash of the file, or of all files of WordNet in their order
 
 
 def read_thesaurus(path: Path) -> Thesaurus:

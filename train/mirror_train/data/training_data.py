@@ -59,7 +59,7 @@ class TrainingData:
         return digest.hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Return what mirror.json records of the data."""
+        """Return the record of the data in mirror.json."""
         return {
             "source": self.source,
             "sha256": self.sha256(),

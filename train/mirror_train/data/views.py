@@ -84,17 +84,12 @@ def mask_token_spans(
     is drawn from a geometric distribution and capped at `most` and at half of the sequence's
     tokens, so that a word of one token is never masked.
 
-    Args:
-        tokens: n sequences, special tokens included.
-        draws: float64 [m, 2], uniform in [0, 1), which decide the length and place of each span.
-        probability: probability of success in the geometric distribution, above 0 and below 1; a
-            span has 1 / `probability` tokens on average before it is capped.
-        most: maximum number of tokens of a span.
-        mask_id: id of the token that replaces each token of a span.
-        special_ids: ids of tokens that are never masked and not counted.
-        first: index of the first of the m sequences; None for the last m.
-        scattered: mask `most` tokens at random places in the place of a span, half of the sequence
-            at most (footnote 13 of EMNLP 2021, "random token masking").
+    The m sequences begin with the sequence `first`; None for the last m. `draws`, float64 [m, 2]
+    in [0, 1), decide the length and place of each span, which has 1 / `probability` tokens on
+    average before it is capped. Tokens of `special_ids` are never masked and not counted.
+
+    `scattered` masks `most` tokens at random places in the place of a span, half of the sequence at
+    most (footnote 13 of EMNLP 2021, "random token masking").
     """
     ids = tokens.ids.copy()
     special = np.array(sorted(special_ids), dtype=ids.dtype)

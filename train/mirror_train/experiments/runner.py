@@ -219,7 +219,7 @@ class _Runner:
 
 
 def run_setting(config: StudyConfig) -> dict[str, Any]:
-    """Return what decides the result of every run: base model, precision, device and torch."""
+    """Return the facts that decide every result: base model, precision, device and torch."""
     import torch  # imported here, because the other functions work without torch
 
     from mirror_train.model.pretrained import load_pretrained

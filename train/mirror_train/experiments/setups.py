@@ -30,59 +30,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One row of the table of a study.
+    """One row of the table of a study."""
 
-    Attributes:
-        label: its name in the table and the plot.
-        changes: recipe fields that differ from the study's recipe.
-        tuned: False for the base model without tuning.
-        top: number of strings to tune on: the first words, which are the most frequent ones, but a
-            random sample of phrases or sentences, the same for all seeds; None for all.
-        start: number of the first words to leave out.
-        random_strings: whether to tune on random letters and digits of the strings' lengths.
-        x: position on the axis of a study of rates or sizes.
-    """
-
-    label: str
+    label: str  # its name in the table and the plot
+    # Recipe fields that differ from the study's recipe.
     changes: dict[str, Any] = field(default_factory=dict)
-    tuned: bool = True
+    tuned: bool = True  # False for the base model without tuning
+    # Number of strings to tune on: the first words, which are the most frequent ones, but a random
+    # sample of phrases or sentences, the same for all seeds; None for all.
     top: int | None = None
-    start: int = 0
+    start: int = 0  # number of the first words to leave out
+    # Whether to tune on random letters and digits of the strings' lengths.
     random_strings: bool = False
-    x: float | None = None
+    x: float | None = None  # position on the axis of a study of rates or sizes
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorStudy:
-    """A comparison of setups.
+    """A comparison of setups."""
 
-    Attributes:
-        name: name on the command line.
-        source: the paper's table or figure.
-        title: what is compared, in a line.
-        level: the recipe that the paper used, which is the default.
-        compared: maps the recipe and the number of strings to the setups, before which comes the
-            base model, unless some are of base models themselves.
-        axis: label of the axis of a study of rates or sizes; "" where setups only have names.
-        log: whether that axis is logarithmic.
-        evaluate: what it is evaluated on, as `find_sets` takes it, with the recipe's level and the
-            language for {}; () for scored pairs of that level.
-        geometry: see `Study`.
-        paper: the paper's numbers for the base models that it has, by set and label of a row.
-        deviation: the standard deviation of its numbers over seeds.
-    """
-
-    name: str
-    source: str
-    title: str
-    level: Level
+    name: str  # name on the command line
+    source: str  # the paper's table or figure
+    title: str  # what is compared, in a line
+    level: Level  # the recipe that the paper used, which is the default
+    # Maps the recipe and the number of strings to the setups, before which comes the base model,
+    # unless some are of base models themselves.
     compared: Callable[[Recipe, int], list[Setup]]
+    # Label of the axis of a study of rates or sizes; "" where setups only have names.
     axis: str = ""
-    log: bool = False
+    log: bool = False  # whether that axis is logarithmic
+    # What it is evaluated on, as `find_sets` takes it, with the recipe's level and the language for
+    # {}; () for scored pairs of that level.
     evaluate: tuple[str, ...] = ()
-    geometry: tuple[str, ...] = ()
+    geometry: tuple[str, ...] = ()  # see `Study`
+    # The paper's numbers for the base models that it has, by set and label of a row.
     paper: Mapping[str, PaperNumbers] = field(default_factory=dict)
-    deviation: float = 0.0
+    deviation: float = 0.0  # the standard deviation of its numbers over seeds
 
     def setups(self, recipe: Recipe, count: int) -> list[Setup]:
         """Return the setups for a recipe and a number of strings, after the base model."""

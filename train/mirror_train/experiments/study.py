@@ -63,29 +63,22 @@ PaperNumbers = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The training of one row of a study.
+    """The training of one row of a study."""
 
-    Attributes:
-        label: its name in the table and the plot.
-        train: trains with the settings of a run, which say where to write and give the seed. It is
-            pickled where the study is `isolated`. None for the base model.
-        vectors: a file of word vectors in the place of the base model, averaged for each text.
-        identity: everything that decides its result beside the setting of the study and the seed,
-            as JSON values. Rows of the same identity, also of other studies, share their runs.
-        work: how much there is to train in relation to other rows, to estimate the time left.
-        x: its position on the axis of a study of rates or sizes.
-        pooling: of a row without training.
-        claims: what its paper claims.
-    """
-
-    label: str
+    label: str  # its name in the table and the plot
+    # Trains with the settings of a run, which say where to write and give the seed. It is pickled
+    # where the study is `isolated`. None for the base model.
     train: Callable[[RunConfig], TuneReport] | None = None
+    # Everything that decides its result beside the setting of the study and the seed, as JSON
+    # values. Rows of the same identity, also of other studies, share their runs.
     identity: dict[str, Any] = field(default_factory=dict)
+    # How much there is to train in relation to other rows, to estimate the time left.
     work: float = 1.0
-    x: float | None = None
-    pooling: Pooling | Literal["auto"] = "auto"
+    x: float | None = None  # its position on the axis of a study of rates or sizes
+    pooling: Pooling | Literal["auto"] = "auto"  # of a row without training
+    # A file of word vectors in the place of the base model, averaged for each text.
     vectors: Path | None = None
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[Claim, ...] = ()  # what its paper claims
 
 
 def static_rows(given: Sequence[str]) -> list[Row]:
@@ -102,45 +95,32 @@ def static_rows(given: Sequence[str]) -> list[Row]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A study: the runs to train, the figures to measure, and the words of its report.
+    """A study: the runs to train, the figures to measure, and the words of its report."""
 
-    Attributes:
-        name: name of the files of the report.
-        title: what is compared, in a line.
-        rows: in the order of the table.
-        sets: each gives columns.
-        source: the table or figure of the paper; "" for none.
-        reference: label of the row that the others are compared with; None to compare none.
-        axis: label of the axis of a study of rates or sizes; "" where rows only have names.
-        log: whether that axis is logarithmic.
-        isolated: whether each row is trained in a process of its own, so that its time and memory
-            are its own. Then its model stays in `out/models`, and a row that fails stops no other.
-        setting: what decides the results of all rows beside base model, sets and bootstrap.
-        geometry: the measures of geometry that the table shows, of all sets; () for those that
-            compare models of any scale, of sentences.
-        paper: the paper's numbers for this base model, by set and label of a row.
-        deviation: the standard deviation that the paper gives for its numbers over seeds.
-        average: whether the average of all sets is a measure, too.
-        about: what the report says of the data and the options.
-        left_out: what the study leaves out, and why.
-    """
-
-    name: str
-    title: str
-    rows: list[Row]
-    sets: list[EvaluationSet]
-    source: str = ""
+    name: str  # name of the files of the report
+    title: str  # what is compared, in a line
+    rows: list[Row]  # in the order of the table
+    sets: list[EvaluationSet]  # each gives columns
+    source: str = ""  # the table or figure of the paper; "" for none
+    # Label of the row that the others are compared with; None to compare none.
     reference: str | None = None
-    axis: str = ""
-    log: bool = False
+    axis: str = ""  # label of the axis of a study of rates or sizes; "" where rows only have names
+    log: bool = False  # whether that axis is logarithmic
+    # Whether each row is trained in a process of its own, so that its time and memory are its own.
+    # Then its model stays in `out/models`, and a row that fails stops no other.
     isolated: bool = False
+    # What decides the results of all rows beside base model, sets and bootstrap.
     setting: dict[str, Any] = field(default_factory=dict)
+    # The measures of geometry that the table shows, of all sets; () for those that compare models
+    # of any scale, of sentences.
     geometry: tuple[str, ...] = ()
+    # The paper's numbers for this base model, by set and label of a row.
     paper: PaperNumbers = field(default_factory=dict)
-    deviation: float = 0.0
-    average: bool = False
+    deviation: float = 0.0  # the standard deviation that the paper gives for its numbers over seeds
+    average: bool = False  # whether the average of all sets is a measure, too
+    # What the report says of the data and the options.
     about: dict[str, Any] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)  # what the study leaves out, and why
 
 
 def sets_of(

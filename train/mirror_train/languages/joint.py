@@ -62,17 +62,11 @@ def joint_data(
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Entries of a thesaurus or dictionary that no encoder was tuned on.
+    """Entries of a thesaurus or dictionary that no encoder was tuned on."""
 
-    Attributes:
-        name: name of the source.
-        entries: pairs (word, synonym or translation).
-        candidates: the words among which that of each word is looked for.
-    """
-
-    name: str
-    entries: list[tuple[str, str]]
-    candidates: list[str]
+    name: str  # name of the source
+    entries: list[tuple[str, str]]  # pairs (word, synonym or translation)
+    candidates: list[str]  # the words among which that of each word is looked for
 
     def reciprocal_rank(self, model: EmbeddingModel) -> float:
         """Return the mean of 1 / rank of each word's nearest right answer, by cosine; 0 .. 1."""

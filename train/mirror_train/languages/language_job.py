@@ -90,17 +90,12 @@ class LanguageJob:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The measurements of an encoder.
+    """The measurements of an encoder."""
 
-    Attributes:
-        geometry: geometry of its embedding space, on the first 1,000 strings.
-        score: Spearman's rho with the human scores of `LanguageJob.pairs`.
-        synonyms: mean reciprocal rank of the held-out synonyms of a thesaurus, which needs no human
-            scores (see `HeldOut`).
-    """
-
-    geometry: Geometry
-    score: float | None
+    geometry: Geometry  # geometry of its embedding space, on the first 1,000 strings
+    score: float | None  # Spearman's rho with the human scores of `LanguageJob.pairs`
+    # Mean reciprocal rank of the held-out synonyms of a thesaurus, which needs no human scores (see
+    # `HeldOut`).
     synonyms: float | None = None
 
 
@@ -156,7 +151,7 @@ class Bases:
 
 
 def base_key(config: TrainConfig) -> tuple[Any, ...]:
-    """Return what decides which base model is loaded."""
+    """Return the settings that decide which base model is loaded."""
     return (config.model, config.revision, config.trust_remote_code, config.recipe.dropout)
 
 

@@ -62,7 +62,6 @@ class CpuKernel:
     def forward(
         self, inputs: Inputs, options: Options, gathered: Gathered | None = None
     ) -> Objective:
-        """Return what `Kernel.forward` says."""
         problem = Problem.of(inputs, options, gathered)
         rows, partners, columns = problem.normalized(self._normalize)
         execution = self._execution(rows)
@@ -99,7 +98,6 @@ class CpuKernel:
         options: Options,
         gathered: Gathered | None = None,
     ) -> list[Tensor]:
-        """Return what `Kernel.backward` says."""
         problem = Problem.of(inputs, options, gathered)
         factor = problem.scale / problem.count * grad_output.item()
         contract = functools.partial(self._contract, problem)

@@ -38,17 +38,11 @@ class Options(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """The loss, and its derivative with respect to every row's margin n_i - s+_i.
+    """The loss, and its derivative with respect to every row's margin n_i - s+_i."""
 
-    Attributes:
-        loss: 0-dim float32 (float64 for float64 input).
-        weights: [count], g_i; 0 for a row without negatives.
-        log_weights: [count], a_i = ln g_i - n_i; -inf where g_i is 0.
-    """
-
-    loss: Tensor
-    weights: Tensor
-    log_weights: Tensor
+    loss: Tensor  # 0-dim float32 (float64 for float64 input)
+    weights: Tensor  # [count], g_i; 0 for a row without negatives
+    log_weights: Tensor  # [count], a_i = ln g_i - n_i; -inf where g_i is 0
 
 
 @dataclass(slots=True)

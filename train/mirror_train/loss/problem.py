@@ -42,37 +42,23 @@ class Problem:
     The first `count` rows and `n_columns` columns belong to a string; those after them (hard
     negatives) belong to none. A column is a negative of a row unless both belong to the same
     string, or to strings of one group.
-
-    Attributes:
-        rows: this process's rows, of which the first `count` have a loss.
-        partners: the rows with their positives: `rows` itself, except in one_way.
-        columns: the rows are contrasted with these: `partners` itself in one process.
-        anchors: view 1 of all processes, for the gradient of one_way; None in one process.
-        count: number of rows that have a loss.
-        total: number of such rows in all processes.
-        shift: the positive of row i < count is row (i + shift) % count of the partners.
-        n_columns: number of columns that belong to a string.
-        period: without ids, row or column i belongs to string i % period.
-        row_ids: int64 [count], contiguous, or None. A row and a column with equal ids are never
-            negatives.
-        column_ids: int64 [n_columns], contiguous; None exactly when `row_ids` is.
-        scale: 1 / temperature.
-        decoupled: whether only negatives are in the denominator.
     """
 
-    rows: list[Tensor]
-    partners: list[Tensor]
-    columns: list[Tensor]
+    rows: list[Tensor]  # this process's rows, of which the first `count` have a loss
+    partners: list[Tensor]  # the rows with their positives: `rows` itself, except in one_way
+    columns: list[Tensor]  # the rows are contrasted with these: `partners` itself in one process
+    # View 1 of all processes, for the gradient of one_way; None in one process.
     anchors: list[Tensor] | None
-    count: int
-    total: int
-    shift: int
-    n_columns: int
-    period: int
+    count: int  # number of rows that have a loss
+    total: int  # number of such rows in all processes
+    shift: int  # the positive of row i < count is row (i + shift) % count of the partners
+    n_columns: int  # number of columns that belong to a string
+    period: int  # without ids, row or column i belongs to string i % period
+    # int64 [count], contiguous, or None. A row and a column with equal ids are never negatives.
     row_ids: Tensor | None
-    column_ids: Tensor | None
-    scale: float
-    decoupled: bool
+    column_ids: Tensor | None  # int64 [n_columns], contiguous; None exactly when `row_ids` is
+    scale: float  # 1 / temperature
+    decoupled: bool  # whether only negatives are in the denominator
 
     @classmethod
     def of(cls, inputs: Inputs, options: Options, gathered: Gathered | None) -> Problem:

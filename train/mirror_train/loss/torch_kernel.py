@@ -38,7 +38,6 @@ class TorchKernel:
     def forward(
         self, inputs: Inputs, options: Options, gathered: Gathered | None = None
     ) -> Objective:
-        """Return what `Kernel.forward` says."""
         with torch.autocast(inputs.z1.device.type, enabled=False):
             problem = Problem.of(inputs, options, gathered)
             rows, partners, columns = problem.normalized(_normalize)
@@ -64,7 +63,6 @@ class TorchKernel:
         options: Options,
         gathered: Gathered | None = None,
     ) -> list[Tensor]:
-        """Return what `Kernel.backward` says."""
         with torch.autocast(inputs.z1.device.type, enabled=False):
             problem = Problem.of(inputs, options, gathered)
             if problem.mutual:

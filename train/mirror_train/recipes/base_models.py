@@ -26,23 +26,14 @@ _LANGUAGE_KEYS = ("name", "scripts", "base", *_LEVELS)
 
 @dataclass(frozen=True, slots=True)
 class BaseModel:
-    """A model to start from.
+    """A model to start from."""
 
-    Attributes:
-        name: its name in the table.
-        model: hub name, or folder.
-        languages: tags of the languages that it is suited to.
-        source: the publication or page that says so.
-        revision: branch, tag or commit on the hub; None for the newest.
-        pooling: pooling to tune with; `auto` for the one that the model declares, else the
-            recipe's.
-    """
-
-    name: str
-    model: str
-    languages: tuple[str, ...] = ()
-    source: str = ""
-    revision: str | None = None
+    name: str  # its name in the table
+    model: str  # hub name, or folder
+    languages: tuple[str, ...] = ()  # tags of the languages that it is suited to
+    source: str = ""  # the publication or page that says so
+    revision: str | None = None  # branch, tag or commit on the hub; None for the newest
+    # Pooling to tune with; `auto` for the one that the model declares, else the recipe's.
     pooling: Pooling | Literal["auto"] = "auto"
 
 

@@ -97,7 +97,7 @@ class CfRecipe(Hyperparameters):
 
 @dataclass(frozen=True, kw_only=True)
 class _Ablations:
-    """Which parts of BERT-CF to leave out."""
+    """The parts of BERT-CF to leave out."""
 
     views: Annotated[
         Literal["mirror", "simcse"],

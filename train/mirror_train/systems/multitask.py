@@ -90,7 +90,7 @@ _BY_TASK = ("weights", "batch_sizes", "dropouts", "hinges")
 
 @dataclass(frozen=True, kw_only=True)
 class _Data:
-    """Which rows to train on."""
+    """The rows to train on."""
 
     data: Annotated[
         Path,

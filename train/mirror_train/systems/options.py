@@ -70,7 +70,7 @@ class Training(Invocation):
 
 @dataclass(frozen=True, kw_only=True)
 class StringOptions:
-    """Which strings to tune on."""
+    """The strings to tune on."""
 
     data: Annotated[
         Path | None,
@@ -96,7 +96,7 @@ class StringOptions:
 
     @property
     def language(self) -> str | None:
-        """Return what --lang says, joined by commas where it was given again."""
+        """Return the value of --lang, joined by commas where it was given again."""
         return ",".join(self.lang) if self.lang else None
 
     def read(self) -> TrainingData:

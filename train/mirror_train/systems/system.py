@@ -19,16 +19,11 @@ _STS = ("sentences",)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An improvement over another row that a paper claims, on the sets of some suites.
+    """An improvement over another row that a paper claims, on the sets of some suites."""
 
-    Attributes:
-        against: label of the other row.
-        suites: suites of the sets that the claim is about.
-        wanted: `higher`, or `on par` for a small difference (see `SLIGHT` of the studies).
-    """
-
-    against: str = BASE
-    suites: tuple[str, ...] = _STS
+    against: str = BASE  # label of the other row
+    suites: tuple[str, ...] = _STS  # suites of the sets that the claim is about
+    # `higher`, or `on par` for a small difference (see `SLIGHT` of the studies).
     wanted: Literal["higher", "on par"] = "higher"
 
     def __str__(self) -> str:
@@ -38,27 +33,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row of the study of systems: a system with the hyper-parameters and the data of a paper.
+    """A row of the study of systems: a system with the hyper-parameters and the data of a paper."""
 
-    Attributes:
-        name: its label.
-        title: description in a line.
-        source: the paper.
-        inputs: names in `mirror_train.data.inputs.INPUTS`; all are required.
-        recipe: returns its hyper-parameters.
-        read: reads its data, which the seed may divide.
-        claims: the improvements that its paper claims.
-        optional: inputs that are not required: further training data, or the evaluated pairs, which
-            are left out of the training data.
-    """
-
-    name: str
-    title: str
-    source: str
-    inputs: tuple[str, ...]
-    recipe: Callable[[], Any]
-    read: Callable[[Inputs, int], Any]
-    claims: tuple[Claim, ...] = ()
+    name: str  # its label
+    title: str  # description in a line
+    source: str  # the paper
+    inputs: tuple[str, ...]  # names in `mirror_train.data.inputs.INPUTS`; all are required
+    recipe: Callable[[], Any]  # returns its hyper-parameters
+    read: Callable[[Inputs, int], Any]  # reads its data, which the seed may divide
+    claims: tuple[Claim, ...] = ()  # the improvements that its paper claims
+    # Inputs that are not required: further training data, or the evaluated pairs, which are left
+    # out of the training data.
     optional: tuple[str, ...] = ()
 
 

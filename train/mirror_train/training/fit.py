@@ -60,15 +60,10 @@ _SCRIPTS = {
 
 @dataclass(frozen=True, slots=True)
 class TokenFit:
-    """Measures of how a tokenizer cuts strings.
+    """Measures of how a tokenizer cuts strings."""
 
-    Attributes:
-        unknown: share of the tokens that are unknown or single bytes.
-        per_word: tokens a word; two letters count as a word where there are no spaces.
-    """
-
-    unknown: float
-    per_word: float
+    unknown: float  # share of the tokens that are unknown or single bytes
+    per_word: float  # tokens a word; two letters count as a word where there are no spaces
 
     @property
     def knows(self) -> bool:

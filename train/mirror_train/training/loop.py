@@ -38,22 +38,15 @@ _AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch
 
 @dataclass(slots=True)
 class TrainingStats:
-    """The measurements of a run, over all its sessions.
+    """The measurements of a run, over all its sessions."""
 
-    Attributes:
-        losses: the loss of every step.
-        movement: the sum of the learning rates of the steps. AdamW moves a weight by at most about
-            its rate in a step, so this bounds how far the weights are from where they began.
-        seconds: wall time of the steps.
-        real_tokens: number of tokens of the strings.
-        padded_tokens: number of tokens computed, including padding.
-    """
-
-    losses: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)  # the loss of every step
+    # The sum of the learning rates of the steps. AdamW moves a weight by at most about its rate in
+    # a step, so this bounds how far the weights are from where they began.
     movement: float = 0.0
-    seconds: float = 0.0
-    real_tokens: int = 0
-    padded_tokens: int = 0
+    seconds: float = 0.0  # wall time of the steps
+    real_tokens: int = 0  # number of tokens of the strings
+    padded_tokens: int = 0  # number of tokens computed, including padding
 
     @property
     def padding_percent(self) -> float:
@@ -63,17 +56,13 @@ class TrainingStats:
 
 @dataclass(slots=True)
 class Selection:
-    """The weights that score best among those of every `every`-th step and of the last one.
+    """The weights that score best among those of every `every`-th step and of the last one."""
 
-    Attributes:
-        evaluate: returns the score of the current weights, higher for better, and what
-            mirror.json records of them. The first process alone calls it.
-        every: steps between evaluations.
-        best: the step, the score, the record and the weights of the best evaluation so far.
-    """
-
+    # Returns the score of the current weights, higher for better, and what mirror.json records of
+    # them. The first process alone calls it.
     evaluate: Callable[[], tuple[float, Any]]
-    every: int
+    every: int  # steps between evaluations
+    # The step, the score, the record and the weights of the best evaluation so far.
     best: dict[str, Any] = field(default_factory=lambda: {"score": -math.inf})
 
     def after(self, done: int, total: int, modules: nn.Module, processes: Processes) -> None:
@@ -96,37 +85,27 @@ class Trainer:
     The weights and the optimiser's state are the same in all processes at every step: each adds its
     share, and the gradients are averaged. Everything random follows from the seed and the number of
     the step, so a resumed run repeats the uninterrupted one.
-
-    Attributes:
-        steps: what is minimised.
-        forward: the encoder, from tokens to vectors; moved to the device by `encoder_forward`.
-        modules: the modules that are trained, by name, on the device.
-        optimizer: optimiser of their parameters.
-        seed: decides all that is random.
-        processes: this process and the others.
-        precision: precision of the encoder.
-        max_rows: most rows that go through the encoder at once. Gradients are cached then (see
-            `gradient_caching.py`); None for all rows of a part, without a cache.
-        warm_up: the share of the steps over which the learning rates rise.
-        decay: whether they fall to 0 over the others, or stay.
-        selection: chooses the weights to end with; None for those of the last step.
-        neighbours: ends the run when too few are kept; measured every second step, and before a
-            tier of pairs begins.
-        advice: what to try where the loss diverges.
     """
 
-    steps: Steps
+    steps: Steps  # what is minimised
+    # The encoder, from tokens to vectors; moved to the device by `encoder_forward`.
     forward: Forward
-    modules: nn.ModuleDict
-    optimizer: torch.optim.Optimizer
-    seed: int
+    modules: nn.ModuleDict  # the modules that are trained, by name, on the device
+    optimizer: torch.optim.Optimizer  # optimiser of their parameters
+    seed: int  # decides all that is random
     processes: Processes
-    precision: Precision
+    precision: Precision  # precision of the encoder
+    # Most rows that go through the encoder at once. Gradients are cached then (see
+    # `gradient_caching.py`); None for all rows of a part, without a cache.
     max_rows: int | None = None
-    warm_up: float = 0.0
-    decay: bool = False
+    warm_up: float = 0.0  # the share of the steps over which the learning rates rise
+    decay: bool = False  # whether they fall to 0 over the others, or stay
+    # Chooses the weights to end with; None for those of the last step.
     selection: Selection | None = None
+    # Ends the run when too few are kept; measured every second step, and before a tier of pairs
+    # begins.
     neighbours: Neighbours | None = None
+    # What to try where the loss diverges.
     advice: str = "a lower --learning-rate or --precision fp32"
     stats: TrainingStats = field(init=False, default_factory=TrainingStats)
     _scaler: torch.amp.GradScaler = field(init=False)

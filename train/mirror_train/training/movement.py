@@ -1,4 +1,4 @@
-"""Where a run ends before its epochs do: when the weights have moved too far from the base model.
+"""End a run before its epochs do, when the weights have moved too far from the base model.
 
 An epoch is the wrong unit: a thesaurus of 10,000 pairs moves the weights five times as far as one
 of 2,000, and what the base model knows about all other words wears off. Two things say how far they
@@ -75,20 +75,14 @@ class Neighbours:
     """The nearest of each of some words; a run ends when too few of the base model's are kept.
 
     It is made before the first step.
-
-    Attributes:
-        encoder: gives the vectors of the current weights.
-        words: the words.
-        least: the share of neighbours to keep, 0 .. 1.
-        tier_starts: the steps after which a further tier of pairs begins (see
-            `TrainingData.tiers`).
-        kept: the share that was kept when it was last measured.
     """
 
-    encoder: EmbeddingModel
+    encoder: EmbeddingModel  # gives the vectors of the current weights
     words: list[str]
-    least: float
+    least: float  # the share of neighbours to keep, 0 .. 1
+    # The steps after which a further tier of pairs begins (see `TrainingData.tiers`).
     tier_starts: tuple[int, ...] = ()
+    # The share that was kept when it was last measured.
     kept: float = field(init=False, default=1.0)
     _before: npt.NDArray[np.bool_] = field(init=False)
 

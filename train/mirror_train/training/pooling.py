@@ -1,4 +1,4 @@
-"""Choose the pooling of a run, and say what chose it."""
+"""Choose the pooling of a run, and give the reason."""
 
 from __future__ import annotations
 
@@ -16,19 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChosenPooling:
-    """The pooling of a run.
-
-    Attributes:
-        pooling: its name.
-        why: what chose it, in words.
-        before: the pooling of the base model without tuning.
-        warning: says that nobody named it; None if somebody did.
-    """
+    """The pooling of a run."""
 
     pooling: Pooling
-    why: str
-    before: Pooling
-    warning: str | None = None
+    why: str  # what chose it, in words
+    before: Pooling  # the pooling of the base model without tuning
+    warning: str | None = None  # says that nobody named it; None if somebody did
 
 
 def choose_pooling(

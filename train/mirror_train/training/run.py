@@ -58,18 +58,12 @@ class Run:
     """A run that has begun, alone or in one of several processes.
 
     A system checks its data, and calls `load`, `start`, `train` and `write` in this order.
-
-    Attributes:
-        config: the settings.
-        processes: this process and the others.
-        precision: precision of the encoder.
-        base: the base model, once it is loaded.
     """
 
     config: TrainConfig
     processes: Processes
-    precision: Precision
-    base: Pretrained = field(init=False)
+    precision: Precision  # precision of the encoder
+    base: Pretrained = field(init=False)  # the base model, once it is loaded
     _pairs: ScoredPairs | None = None
     _selection: Selection | None = field(init=False, default=None)
     _weights: list[str] = field(init=False)

@@ -127,7 +127,7 @@ class TrainConfig(RunConfig):
 
     @property
     def selects(self) -> dict[str, Any] | None:
-        """What chooses the weights by `select`, for mirror.json; None for nothing."""
+        """The choice of the weights by `select`, for mirror.json; None for none."""
         if self.select is None:
             return None
         digest, every = path_sha256(self.select), self.evaluate_every

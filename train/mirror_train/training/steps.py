@@ -1,4 +1,4 @@
-"""What a system gives the training loop: its steps, each of parts with a loss."""
+"""The steps that a system gives the training loop, each of parts with a loss."""
 
 from __future__ import annotations
 
@@ -13,27 +13,19 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """A part of a step, backpropagated before the next, so that one graph is in memory at a time.
+    """A part of a step, backpropagated before the next, so that memory holds one graph."""
 
-    Attributes:
-        inputs: this process's share of the rows: their tokens, which go through the encoder, or
-            vectors [n, D] that are known already.
-        loss: maps the vectors [n, D] of these rows, in the dtype of the encoder's output, to the
-            share's loss, a scalar. The mean over the processes is the loss of the part.
-    """
-
+    # This process's share of the rows: their tokens, which go through the encoder, or vectors [n,
+    # D] that are known already.
     inputs: RaggedTokens | Tensor
+    # Maps the vectors [n, D] of these rows, in the dtype of the encoder's output, to the share's
+    # loss, a scalar. The mean over the processes is the loss of the part.
     loss: Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The optimiser steps of a run: each is the sum of its parts, and follows from its number.
-
-    Attributes:
-        total: how many there are.
-        parts: gives the parts of a step.
-    """
+    """The optimiser steps of a run: each is the sum of its parts, and follows from its number."""
 
     total: int
-    parts: Callable[[int], Iterable[Part]]
+    parts: Callable[[int], Iterable[Part]]  # gives the parts of a step

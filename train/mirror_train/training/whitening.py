@@ -33,10 +33,8 @@ def fit_whitening(
 ) -> Dense | None:
     """Fit the whitening layer of a recipe to the base model's vectors of the strings.
 
-    Of more than 5,000 strings, a random sample is taken.
-
-    Returns:
-        The layer on `device`; None where the recipe has no whitening.
+    Of more than 5,000 strings, a random sample is taken. It is None where the recipe has no
+    whitening.
     """
     if not recipe.whitening:
         return None
