@@ -30,6 +30,8 @@ declare -A machines=(
   [python3.13]=python3.13
 )
 names=(oldest avx2 avx512 container laptop user busy python3.12 python3.13)
+# The first two processors that this shell may use; in a container they need not be 0 and 1.
+cpus=$("$python" -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep=",")')
 sets=$("$python" -c 'from mirror_rt import _core; print(*_core.engine_instruction_sets())')
 
 # The fast tier; what is different is in the environment, or in the command before it.
@@ -103,15 +105,15 @@ set_condition() {
     c-locale) export LC_ALL=C ;;
     turkish)
       folder=$PWD/build/locales/tr_TR.UTF-8
-      [ -d "$folder" ] || { mkdir -p build/locales && localedef -i tr_TR -f UTF-8 "$folder"; }
+      [ -d "$folder" ] || { mkdir -p build/locales && localedef -i tr_TR -f UTF-8 "$folder"; } || return
       export LOCPATH=$PWD/build/locales LC_ALL=tr_TR.UTF-8 ;;
     kathmandu) export TZ=Asia/Kathmandu ;;
     umask) umask 077 ;;
     order-*) export MIRROR_RT_TEST_ORDER=${1#order-} PYTHONHASHSEED=${1#order-} ;;
-    one-cpu) before+=(taskset -c 0) ;;
+    one-cpu) before+=(taskset -c "${cpus%,*}") ;;
     busy)
-      before+=(taskset -c 0,1)
-      for _ in 1 2 3 4 5 6; do taskset -c 0,1 sh -c 'while :; do :; done' & done ;;
+      before+=(taskset -c "$cpus")
+      for _ in 1 2 3 4 5 6; do taskset -c "$cpus" sh -c 'while :; do :; done' & done ;;
     no-ipv6) before+=(unshare --net bash -c 'ip link set lo up; sysctl -qw net.ipv6.conf.all.disable_ipv6=1; exec "$@"' -) ;;
     no-network) before+=(unshare --net bash -c 'ip link set lo up; exec "$@"' -) ;;
     folders) place=(with_clone in_clone 'mirror rt – клон' 'ein Heim, größer') ;;
@@ -124,7 +126,7 @@ set_condition() {
 run() { # the conditions of a machine, in a shell of its own
   trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
   local before=(env) place=(here)
-  for condition; do set_condition "$condition"; done
+  for condition; do set_condition "$condition" || return; done
   "${place[@]}"
 }
 conditions() { # of the machine $1, one a line, without the instruction sets that are not here
@@ -141,7 +143,7 @@ machine="$(nproc) x $(sed -n '/^model name/{s/.*: //p;q}' /proc/cpuinfo)"
   "| machine | otherwise | passed | failed | skipped | seconds | on | commit | date |" "|---|---|---|---|---|---|---|---|---|" > "$table"
 note() { # the machine $1, which took $2 seconds and ended with $3; replaces its line of the same processor
   local counted; counted=$(tail -n 1 "$logs/$1.log")
-  count() { grep -oP "\d+(?= $1)" <<< "$counted" | paste -sd+ | bc || true; }
+  count() { local found; found=$(grep -oP "\d+(?= $1)" <<< "$counted") && echo $((${found//$'\n'/+})) || true; }
   local failed; failed=$(count '(failed|error)')
   [ "$3" = 0 ] || failed=${failed:-all}
   grep -vF "| $1 | " "$table" > "$table.new" || true
