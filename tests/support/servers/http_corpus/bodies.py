@@ -65,23 +65,18 @@ def lengths() -> Iterator[Case]:
     yield served(
         "6.3 content of a path that is not there", post(body=HIDDEN, path=b"/nowhere"), 404
     )
-    yield Case(
-        "6.3 a length below the body's",
-        (post(b"Content-Length: 3", length=False),),
-        (400, 400),
-        closes=True,
+    yield refused(
+        "6.3 a length below the body's", post(b"Content-Length: 3", length=False), 400, 400
     )
-    yield Case(
+    yield refused(
         "9110 8.6 a body that is too large is not waited for",
-        (head(b"POST /embed HTTP/1.1", b"Expect: 100-continue", b"Content-Length: 999999999999"),),
-        (413,),
-        closes=True,
+        head(b"POST /embed HTTP/1.1", b"Expect: 100-continue", b"Content-Length: 999999999999"),
+        413,
     )
-    yield Case(
+    yield refused(
         "9110 8.6 the largest length that is read",
-        (head(b"POST /embed HTTP/1.1", b"Expect: 100-continue", b"Content-Length: " + b"9" * 19),),
-        (413,),
-        closes=True,
+        head(b"POST /embed HTTP/1.1", b"Expect: 100-continue", b"Content-Length: " + b"9" * 19),
+        413,
     )
 
 
@@ -203,14 +198,13 @@ def trailers() -> Iterator[Case]:
         sent = chunked(chunks(BODY, trailer=trailer + END), b"X-Request-Id: mine")
         yield Case(f"7.1.2 trailer {trailer!r}", (sent,), (200,), ids=("mine",))
     two = chunked(chunks(BODY, trailer=b"X-A: 1" + END)) + get()
-    yield Case("7.1.2 a request behind trailers", (two,), (200, 200))
+    yield served("7.1.2 a request behind trailers", two, 200, 200)
     unnamed = head(b"POST /embed HTTP/1.1", CHUNKED)
     without_key = unnamed.replace(AUTHORIZED + END, b"")
-    yield Case(
+    yield refused(
         "7.1.2 the key comes as a trailer",
-        (without_key + chunks(BODY, trailer=AUTHORIZED + END),),
-        (401,),
-        closes=True,
+        without_key + chunks(BODY, trailer=AUTHORIZED + END),
+        401,
     )
     for trailer in [
         b"Connection: close", b"Connection: Upgrade", b"Upgrade: h2c", b"Content-Length: 3",

@@ -42,78 +42,49 @@ def pipelines() -> Iterator[Case]:
         )
     bad = b"GET / HTTP/1.1\r\n\r\n"
     first = post(b"X-Request-Id: first")
-    yield Case("9.3.2 then one without Host", (first + bad,), (200, 400), closes=True)
-    yield Case(
-        "9.3.2 three, then one that is none",
-        (first * 3 + b"\x00" * 20,),
-        (200, 200, 200, 400),
-        closes=True,
+    yield refused("9.3.2 then one without Host", first + bad, 200, 400)
+    yield refused(
+        "9.3.2 three, then one that is none", first * 3 + b"\x00" * 20, 200, 200, 200, 400
     )
-    yield Case(
-        "9.3.2 then one with two lengths",
-        (first + post(b"Content-Length: 3"),),
-        (200, 400),
-        closes=True,
-    )
-    yield Case(
+    yield refused("9.3.2 then one with two lengths", first + post(b"Content-Length: 3"), 200, 400)
+    yield refused(
         "9.3.2 then one of a wrong coding",
-        (first + chunked(b"", coding=b"Transfer-Encoding: x"),),
-        (200, 400),
-        closes=True,
+        first + chunked(b"", coding=b"Transfer-Encoding: x"),
+        200,
+        400,
     )
-    yield Case("9.3.2 then a bad chunk", (first + chunked(b"zz\r\n"),), (200, 400), closes=True)
-    yield Case(
-        "9.3.2 two, then a bad chunk",
-        (first * 2 + chunked(b"zz\r\n"),),
-        (200, 200, 400),
-        closes=True,
-    )
-    yield Case(
-        "9.3.2 then a head too large",
-        (first + get(b"X-A: " + b"a" * 2 * LIMIT),),
-        (200, 431),
-        closes=True,
-    )
-    yield Case(
-        "9.3.2 then CONNECT",
-        (first + head(b"CONNECT a:80 HTTP/1.1") + HIDDEN,),
-        (200, 405),
-        closes=True,
-    )
-    yield Case("9.3.2 a bad body between", (first + post(body=b"{") + first,), (200, 400, 200))
-    yield Case("9.3.2 an empty line between", (first + END + first,), (200, 200))
-    yield Case("9.3.2 two empty lines between", (first + END * 2 + first,), (200, 200))
+    yield refused("9.3.2 then a bad chunk", first + chunked(b"zz\r\n"), 200, 400)
+    yield refused("9.3.2 two, then a bad chunk", first * 2 + chunked(b"zz\r\n"), 200, 200, 400)
+    yield refused("9.3.2 then a head too large", first + get(b"X-A: " + b"a" * 2 * LIMIT), 200, 431)
+    yield refused("9.3.2 then CONNECT", first + head(b"CONNECT a:80 HTTP/1.1") + HIDDEN, 200, 405)
+    yield served("9.3.2 a bad body between", first + post(body=b"{") + first, 200, 400, 200)
+    yield served("9.3.2 an empty line between", first + END + first, 200, 200)
+    yield served("9.3.2 two empty lines between", first + END * 2 + first, 200, 200)
     yield Case("9.3.2 then half a request", (first + get()[:20], 0.05, get()[20:]), (200, 200))
-    yield Case(
+    yield served(
         "9.3.2 a streamed answer first",
-        (post(body=b'{"inputs":[' + b'"word",' * 99 + b'"word"]}', path=b"/embed_all") + first,),
-        (200, 200),
+        post(body=b'{"inputs":[' + b'"word",' * 99 + b'"word"]}', path=b"/embed_all") + first,
+        200,
+        200,
     )
-    yield Case("9.3.2 HEAD, then GET", (head(b"HEAD /health HTTP/1.1") + get(),), (200, 200))
-    yield Case(
-        "9.3.2 more than wait behind one",
-        (first + get() * 150,),
-        (200,) * 101 + (429,),
-        closes=True,
-    )
+    yield served("9.3.2 HEAD, then GET", head(b"HEAD /health HTTP/1.1") + get(), 200, 200)
+    yield refused("9.3.2 more than wait behind one", first + get() * 150, *(200,) * 101 + (429,))
 
 
 def persistence() -> Iterator[Case]:
     for value in (b"close", b"Close", b"keep-alive, close", b"close, x", b"CLOSE"):
         field = b"Connection: " + value
-        yield Case(f"9.6 {value!r}", (get(field),), (200,), closes=True)
-        yield Case(
-            f"9.6 {value!r}, and a request after it", (get(field) + HIDDEN,), (200,), closes=True
-        )
-        yield Case(f"9.6 {value!r} with a body", (post(field) + HIDDEN,), (200,), closes=True)
+        yield refused(f"9.6 {value!r}", get(field), 200)
+        yield refused(f"9.6 {value!r}, and a request after it", get(field) + HIDDEN, 200)
+        yield refused(f"9.6 {value!r} with a body", post(field) + HIDDEN, 200)
     for value in (b"keep-alive", b"Keep-Alive", b"foo", b"", b"closed", b"x, y"):
         yield served(f"9.3 {value!r}", get(b"Connection: " + value))
     yield Case("9.3 after a while", (get(), 0.1, get()), (200, 200))
     yield Case("9.3 after an error", (post(body=b"{"), 0.02, post()), (400, 200))
     for sent in (get(version=b"HTTP/1.0"), get(b"Connection: keep-alive", version=b"HTTP/1.0")):
-        yield Case(f"9.3 of HTTP/1.0, {len(sent)} bytes", (sent,), (200,), closes=True)
+        yield refused(f"9.3 of HTTP/1.0, {len(sent)} bytes", sent, 200)
     no_key = b"GET /info HTTP/1.1\r\nHost: a\r\n\r\n"
-    yield Case("9.6 without the key", (no_key + HIDDEN,), (401,), closes=True)
+    yield refused("9.6 without the key", no_key + HIDDEN, 401)
 
 
 def half_closed() -> Iterator[Case]:
@@ -163,7 +134,7 @@ def segments() -> Iterator[Case]:
 
 def slow() -> Iterator[Case]:
     """Yield messages that come too late for limits of a second."""
-    yield Case("9.5 no request", (SLOW,), (), closes=False)
+    yield Case("9.5 no request", (SLOW,), ())
     yield Case("9.5 half a request line", (b"GET /hea", SLOW), (408,), closes=True)
     yield Case("9.5 half a head", (get()[:40], SLOW), (408,), closes=True)
     yield Case("9.5 no body", (post()[: -len(BODY)], SLOW), (408,), closes=True)
@@ -201,7 +172,7 @@ def early_answers() -> Iterator[Case]:
         ("no key", post()[: -len(BODY)].replace(AUTHORIZED + END, b""), 401),
         ("an encoding", post(b"Content-Encoding: br")[: -len(BODY)], 415),
     ]:  # fmt: skip
-        yield Case(f"9.3 {name}, and no body", (begin,), (status,), closes=True)
+        yield refused(f"9.3 {name}, and no body", begin, status)
         yield Case(f"9.3 {name}, and a late body", (begin, ANSWER, BODY), (status,), closes=True)
         yield Case(f"9.3 {name}, and a request", (begin, ANSWER, HIDDEN), (status,), closes=True)
     large = b" " * 2_000_000
@@ -220,34 +191,27 @@ def old_version() -> Iterator[Case]:
     old = b"HTTP/1.0"
     line = b"POST /embed HTTP/1.0"
     many = b'{"inputs":[' + b'"word",' * 199 + b'"word"]}'
-    yield Case(
-        "2.3 1.0 without Host", (head(b"GET /health HTTP/1.0", host=None),), (200,), closes=True
-    )
+    yield refused("2.3 1.0 without Host", head(b"GET /health HTTP/1.0", host=None), 200)
     yield refused("2.3 1.0 with two Hosts", head(b"GET /health HTTP/1.0", b"Host: b"))
-    yield Case(
-        "2.3 1.0 with content", (head(line, b"Content-Length: 17") + BODY,), (200,), closes=True
-    )
-    yield Case(
+    yield refused("2.3 1.0 with content", head(line, b"Content-Length: 17") + BODY, 200)
+    yield refused(
         "6.1 1.0 has an answer in no chunks",
-        (head(line, b"Content-Length: %d" % len(many)) + many,),
-        (200,),
-        closes=True,
+        head(line, b"Content-Length: %d" % len(many)) + many,
+        200,
     )
-    yield Case(
+    yield refused(
         "6.1 1.0 has token vectors in no chunks",
-        (head(b"POST /embed_all HTTP/1.0", b"Content-Length: 17") + BODY,),
-        (200,),
-        closes=True,
+        head(b"POST /embed_all HTTP/1.0", b"Content-Length: 17") + BODY,
+        200,
     )
     yield refused("6.1 1.0 with chunks", head(line, CHUNKED) + chunks(BODY))
     yield refused(
         "6.1 1.0 with chunks and a length",
         head(line, CHUNKED, b"Content-Length: 27") + chunks(BODY),
     )
-    yield Case("2.3 1.0 and a request after it", (get(version=old) + HIDDEN,), (200,), closes=True)
-    yield Case(
+    yield refused("2.3 1.0 and a request after it", get(version=old) + HIDDEN, 200)
+    yield refused(
         "2.3 1.0, kept alive, and a request after it",
-        (get(b"Connection: keep-alive", version=old) + HIDDEN,),
-        (200,),
-        closes=True,
+        get(b"Connection: keep-alive", version=old) + HIDDEN,
+        200,
     )

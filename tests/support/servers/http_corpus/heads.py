@@ -92,7 +92,7 @@ def targets() -> Iterator[Case]:
     yield served("3.2.4 OPTIONS *", head(b"OPTIONS * HTTP/1.1"), 404)
     for target in (b"a:80", b"127.0.0.1:22", b"/health", b"http://a/"):
         sent = head(b"CONNECT " + target + b" HTTP/1.1") + HIDDEN
-        yield Case(f"3.2.3 CONNECT {target!r}", (sent,), (405,), closes=True)
+        yield refused(f"3.2.3 CONNECT {target!r}", sent, 405)
 
 
 def hosts() -> Iterator[Case]:
@@ -162,7 +162,7 @@ def sizes() -> Iterator[Case]:
 def expectations() -> Iterator[Case]:
     wants = b"Expect: 100-continue"
     begin = head(b"POST /embed HTTP/1.1", wants, b"Content-Length: %d" % len(BODY))
-    yield Case("9110 10.1.1 in one piece", (begin + BODY,), (200,))
+    yield served("9110 10.1.1 in one piece", begin + BODY)
     yield Case("9110 10.1.1 after a while", (begin, 0.05, BODY), (200,))
     yield Case("9110 10.1.1 twice", (begin, 0.05, BODY + begin, 0.05, BODY), (200, 200))
     yield Case(
@@ -170,10 +170,10 @@ def expectations() -> Iterator[Case]:
         (begin.replace(wants, b"EXPECT: 100-Continue"), 0.05, BODY),
         (200,),
     )
-    yield Case("9110 10.1.1 without content", (get(wants),), (200,))
+    yield served("9110 10.1.1 without content", get(wants))
     yield Case("9110 10.1.1 chunked", (chunked(b"", wants), 0.03, chunks(BODY)), (200,))
     nowhere = begin.replace(b"/embed", b"/nowhere", 1)
-    yield Case("9110 10.1.1 refused, and no body comes", (nowhere,), (404,), closes=True)
+    yield refused("9110 10.1.1 refused, and no body comes", nowhere, 404)
     yield Case(
         "9110 10.1.1 refused, and the body comes",
         (nowhere, ANSWER, HIDDEN[:17]),
@@ -213,8 +213,6 @@ def content_codings() -> Iterator[Case]:
         yield served(f"9110 8.4 {value!r}", post(b"Content-Encoding: " + value))
     for value in (b"gzip", b"GZIP", b"x-gzip", b"deflate"):
         sent = post(b"Content-Encoding: " + value)  # its body is none of these
-        yield Case(f"9110 8.4.1.3 {value!r}", (sent,), (400,), closes=True)
+        yield refused(f"9110 8.4.1.3 {value!r}", sent)
     for value in (b"br", b"identity, gzip", b"zstd", b"x"):
-        yield Case(
-            f"9110 8.4 {value!r}", (post(b"Content-Encoding: " + value),), (415,), closes=True
-        )
+        yield refused(f"9110 8.4 {value!r}", post(b"Content-Encoding: " + value), 415)

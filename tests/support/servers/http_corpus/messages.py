@@ -75,11 +75,11 @@ def chunked(content: bytes, *fields: bytes, coding: bytes = CHUNKED) -> bytes:
     return head(b"POST /embed HTTP/1.1", coding, *fields) + content
 
 
-def refused(section: str, sent: bytes, status: int = 400) -> Case:
-    """Return a case after which the server closes the connection."""
-    return Case(section, (sent,), (status,), closes=True)
+def refused(section: str, sent: bytes, *statuses: int) -> Case:
+    """Return a case after which the server closes the connection; the status is 400."""
+    return Case(section, (sent,), statuses or (400,), closes=True)
 
 
-def served(section: str, sent: bytes, status: int = 200) -> Case:
-    """Return a case after which the connection stays open."""
-    return Case(section, (sent,), (status,))
+def served(section: str, sent: bytes, *statuses: int) -> Case:
+    """Return a case after which the connection stays open; the status is 200."""
+    return Case(section, (sent,), statuses or (200,))

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from http_corpus.messages import BODY, CHUNKED, END, HIDDEN, Case, chunks, get, head, post
+from http_corpus.messages import (
+    BODY,
+    CHUNKED,
+    END,
+    HIDDEN,
+    Case,
+    chunks,
+    get,
+    head,
+    post,
+    refused,
+    served,
+)
 
 
 def _offers() -> Iterator[tuple[str, tuple[bytes, ...]]]:
@@ -26,38 +38,33 @@ def upgrades() -> Iterator[Case]:
         begin = head(b"POST /embed HTTP/1.1", *offer, b"Content-Length: %d" % len(BODY))
         coded = head(b"POST /embed HTTP/1.1", *offer, CHUNKED)
         hidden = head(b"POST /embed HTTP/1.1", *offer, b"Content-Length: %d" % len(HIDDEN))
-        yield Case(f"{case}, in one piece", (begin + BODY,), (200,))
+        yield served(f"{case}, in one piece", begin + BODY)
         yield Case(f"{case}, the body after a while", (begin, 0.03, BODY), (200,))
-        yield Case(f"{case}, chunked", (coded + chunks(BODY[:3], BODY[3:]),), (200,))
+        yield served(f"{case}, chunked", coded + chunks(BODY[:3], BODY[3:]))
         yield Case(f"{case}, chunked, after a while", (coded, 0.03, chunks(BODY)), (200,))
-        yield Case(f"{case}, a request as body", (hidden + HIDDEN,), (400,))
+        yield served(f"{case}, a request as body", hidden + HIDDEN, 400)
         yield Case(f"{case}, a request as body, after a while", (hidden, 0.03, HIDDEN), (400,))
         yield Case(f"{case}, a request in chunks", (coded, 0.03, chunks(HIDDEN)), (400,))
-        yield Case(f"{case}, then another", (begin + BODY + get(),), (200, 200))
+        yield served(f"{case}, then another", begin + BODY + get(), 200, 200)
         yield Case(f"{case}, then the same", ((begin + BODY) * 3,), (200,) * 3)
-        yield Case(f"{case}, without content", (get(*offer),), (200,))
-        yield Case(f"{case}, without content, then another", (get(*offer) + get(),), (200, 200))
-        yield Case(
+        yield served(f"{case}, without content", get(*offer))
+        yield served(f"{case}, without content, then another", get(*offer) + get(), 200, 200)
+        yield served(
             f"{case}, of a path that is not there",
-            (hidden.replace(b"/embed", b"/nowhere", 1) + HIDDEN,),
-            (404,),
+            hidden.replace(b"/embed", b"/nowhere", 1) + HIDDEN,
+            404,
         )
         trailer = chunks(BODY, trailer=b"Authorization: Bearer other\r\n")
-        yield Case(f"{case}, with a trailer", (coded + trailer,), (200,))
-        yield Case(f"{case}, with a bad chunk", (coded + b"11 \r\n" + BODY,), (400,), closes=True)
-        yield Case(
-            f"{case}, with two framings",
-            (begin[:-2] + CHUNKED + END * 2 + BODY,),
-            (400,),
-            closes=True,
-        )
+        yield served(f"{case}, with a trailer", coded + trailer)
+        yield refused(f"{case}, with a bad chunk", coded + b"11 \r\n" + BODY)
+        yield refused(f"{case}, with two framings", begin[:-2] + CHUNKED + END * 2 + BODY)
         wants = b"Expect: 100-continue"
         asked = begin[:-2] + wants + END * 2
         yield Case(f"{case}, that waits for leave", (asked, 0.03, BODY), (200,))
     close = post(b"Connection: close, Upgrade", b"Upgrade: h2c")
-    yield Case("9110 7.8 and close", (close + HIDDEN,), (200,), closes=True)
+    yield refused("9110 7.8 and close", close + HIDDEN, 200)
     old = post(b"Connection: Upgrade", b"Upgrade: h2c").replace(b"HTTP/1.1", b"HTTP/1.0", 1)
-    yield Case("9110 7.8 of HTTP/1.0", (old,), (200,), closes=True)
+    yield refused("9110 7.8 of HTTP/1.0", old, 200)
 
 
 def split_upgrades() -> Iterator[Case]:
