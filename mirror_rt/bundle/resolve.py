@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mirror_rt.bundle.hub import download, download_graphs, is_hub_name, refuse_revision
-from mirror_rt.bundle.known_models import find_ready_model
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.onnx_files import download_files
-from mirror_rt.bundle.ready_models import ready_folder, ready_names
+from mirror_rt.bundle.ready_models import local_folder, ready_names
 from mirror_rt.errors import BundleError
 from mirror_rt.io.atomic import files_under
 from mirror_rt.io.file_states import FileState, file_state
@@ -36,14 +35,11 @@ def resolve_bundle(
     one); None for all. With `weights`, those in safetensors come before graphs. With `offline`, it
     looks in the caches alone.
     """
-    path, name = Path(path_or_name), str(path_or_name)
-    if path.exists():
-        refuse_revision(path, revision)
-        return path
-    if revision is None and (ready := find_ready_model(name)):
-        return ready_folder(ready, offline=offline)
+    name = str(path_or_name)
+    if (found := local_folder(name, revision, offline=offline)) is not None:
+        return found
     if not is_hub_name(name):
-        refuse_revision(path, revision)
+        refuse_revision(Path(name), revision)
         raise BundleError(
             f"{name}: no such folder, and no ready model of that name (there are "
             f"{', '.join(ready_names())}). mirror-rt models lists what loads by its name, "
