@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirror_export.config import KINDS, ExportConfig
-from mirror_export.cross_encoder import read_head
 from mirror_rt import Manifest
+from mirror_rt.bundle.classifier import Head as PairHead
+from mirror_rt.bundle.classifier import head_of
+from mirror_rt.bundle.families import family_of
 from mirror_rt.bundle.json_document import made_now
 from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.errors import ConfigError, ModelError
@@ -85,7 +87,7 @@ def load(described: Described) -> Loaded:
     """Load a model, and choose the head and the manifest of its bundle."""
     config = described.config
     pretrained = described.source.load(classifier=config.pooling == "auto")
-    own = None if pretrained.classifier is None else read_head(pretrained)
+    own = None if pretrained.classifier is None else _read_head(pretrained)
     scores = None if own is None else ScoreHead(own.described, pack_layers(own.weights))
     head = _head(pretrained, config, None if own is None else own.pooling)
     if (manifest := pretrained.description.manifest) is not None:
@@ -104,6 +106,20 @@ def load(described: Described) -> Loaded:
         format="mirror_rt bundle" if scores is None else "mirror_rt cross-encoder",
     )
     return Loaded(config, pretrained, head, manifest, scores)
+
+
+def _read_head(pretrained: Pretrained) -> PairHead:
+    """Return the head of a loaded classifier as data; ModelError for one that cannot be run."""
+    model, described = pretrained.classifier, pretrained.description
+    assert model is not None
+    family = family_of(model)
+    prefix = f"{family.tensors.prefix}." if family.tensors else ""
+    state = {name.removeprefix(prefix): weight for name, weight in model.state_dict().items()}
+    with as_model_error():
+        head = head_of(described, family, state.keys(), lambda name: state[name].numpy())
+    if problem := head.described.problem(pretrained.dimension):
+        raise ModelError(f"{pretrained.folder}: the head does not fit its encoder: {problem}")
+    return head
 
 
 def _head(pretrained: Pretrained, config: ExportConfig, read: PoolingMode | None) -> Head:

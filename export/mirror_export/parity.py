@@ -10,6 +10,7 @@ from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mirror_rt.bundle.manifest import Precision
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
@@ -25,6 +26,8 @@ _PASSAGES = [(start, count) for count in (15, 30, 60, 90, 120, 160, 200) for sta
 _ENOUGH = 100
 # Languages written without spaces between words; a character counts as a word.
 _UNSPACED = ("ja", "th", "zh")
+# Pairs to compare on are made of neighbours, and of texts far apart.
+_APART = (1, 7, 31)
 # Small, so that the sample gives many batches with different padding.
 PARITY_BATCH = 8
 
@@ -81,10 +84,19 @@ class ParityReport:
     min_tokens: int
     max_tokens: int
     max_difference: float
-    mean_cosine: float | None
-    min_cosine: float | None
+    mean_cosine: float | None = None
+    min_cosine: float | None = None
     gate: Gate = GATES["fp32"]
     correlation: float | None = None
+
+    @classmethod
+    def of(
+        cls, lengths: npt.NDArray[Any], differences: npt.NDArray[np.float64], **values: Any
+    ) -> ParityReport:
+        """Make a report of n texts, of their lengths in tokens and the differences [n, D]."""
+        shortest, longest = int(lengths.min()), int(lengths.max())
+        largest = float(np.abs(differences).max())
+        return cls(len(lengths), shortest, longest, largest, **values)
 
     def failures(self) -> list[str]:
         """Describe the values that fail the gate; NaN always fails."""
@@ -126,21 +138,14 @@ def compare(
     expected: Vectors, exported: BatchEncoder, texts: list[str], gate: Gate = GATES["fp32"]
 ) -> ParityReport:
     """Compare the vectors that `exported` gives with `expected`, unit, float32 [n, D]."""
-    lengths = [len(ids) for ids in exported.tokenize(texts)]
+    lengths = np.array([len(ids) for ids in exported.tokenize(texts)])
     expected = expected.astype(np.float64)
     found = exported.encode(
         texts, batch_size=PARITY_BATCH, normalize_embeddings=True, prompt="", errors="nan"
     ).astype(np.float64)
     cosine = np.einsum("nd,nd->n", expected, found)
-    return ParityReport(
-        texts=len(texts),
-        min_tokens=min(lengths),
-        max_tokens=max(lengths),
-        max_difference=float(np.abs(expected - found).max()),
-        mean_cosine=float(cosine.mean()),
-        min_cosine=float(cosine.min()),
-        gate=gate,
-    )
+    means = {"mean_cosine": float(cosine.mean()), "min_cosine": float(cosine.min())}
+    return ParityReport.of(lengths, expected - found, gate=gate, **means)
 
 
 def compare_scores(expected: Vectors, exported: Reranker, pairs: list[Pair]) -> ParityReport:
@@ -151,15 +156,9 @@ def compare_scores(expected: Vectors, exported: Reranker, pairs: list[Pair]) -> 
     a, b = (logits.astype(np.float64) for logits in (expected, found.embeddings))
     centred_a, centred_b = a - a.mean(axis=0), b - b.mean(axis=0)
     norms = np.linalg.norm(centred_a) * np.linalg.norm(centred_b)
-    return ParityReport(
-        texts=len(pairs),
-        min_tokens=int(found.token_counts.min()),
-        max_tokens=int(found.token_counts.max()),
-        max_difference=float(np.abs(a - b).max()),
-        mean_cosine=None,
-        min_cosine=None,
-        gate=SCORE_GATES["fp32"],
-        correlation=float((centred_a * centred_b).sum() / norms) if norms else math.nan,
+    correlation = float((centred_a * centred_b).sum() / norms) if norms else math.nan
+    return ParityReport.of(
+        found.token_counts, a - b, gate=SCORE_GATES["fp32"], correlation=correlation
     )
 
 
@@ -188,6 +187,14 @@ def parity_texts(tokenizer: TextTokenizer, language: str | None = None) -> list[
     others = [sentence for _, sentence in lines] + everything
     more = [text for text in dict.fromkeys(others) if text not in texts]
     return texts + more[: max(0, _ENOUGH - len(texts))]
+
+
+def parity_pairs(texts: list[str]) -> list[Pair]:
+    """Return pairs of texts to compare on, from short ones to those that are cut."""
+    n = len(texts)
+    return [
+        Pair(texts[i], texts[(i + gap) % n]) for gap in _APART for i in range(0, n, len(_APART))
+    ]
 
 
 def _lines() -> list[tuple[str, str]]:

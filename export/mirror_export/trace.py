@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from mirror_export.config import ExportConfig
-from mirror_export.cross_encoder import TorchScores, parity_pairs
 from mirror_export.graph.torch_export import export_graph
 from mirror_export.graph.weight_table import ModuleWeights, table_of
 from mirror_export.load import Loaded
-from mirror_export.parity import PARITY_BATCH, parity_texts
+from mirror_export.parity import PARITY_BATCH, parity_pairs, parity_texts
 from mirror_rt import Manifest
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.families import FAMILIES, GENERIC, family_of, takes_token_types
@@ -25,9 +25,10 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_pairs
 from mirror_rt.heads.task_heads import Heads
 from mirror_rt.reranking.reranker import PairPipeline
-from mirror_rt.tokens.pairs import PairTokenizer
 from mirror_rt.tokens.windows import text_windows
 from mirror_rt.vectors.normalization import normalize_rows
+from mirror_train.model.cross_encoder import LogitHead, PairTokens
+from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.sentence_transformers import save_tokenizer, write_modules
 from mirror_train.model.torch_encoder import TorchEncoder, TorchModel
@@ -110,32 +111,26 @@ def trace(staged: Staged) -> Traced:
         spearman = evaluate_similarity(encoder, pairs) if pairs else None
     else:
         texts = parity_pairs(texts)
-        scores, vectors = _score(loaded, texts, names)
+        scores, vectors = _score(loaded, texts)
     for parameter in pretrained.model.parameters():
         parameter.data = parameter.data.new_empty(0)  # the exporter's rules would keep them alive
     return Traced(loaded.config, folder, manifest, graph, texts, vectors, scores, pairs, spearman)
 
 
-def _score(loaded: Loaded, pairs: list[Any], names: tuple[str, ...]) -> tuple[Vectors, Vectors]:
+def _score(loaded: Loaded, pairs: list[Any]) -> tuple[Vectors, Vectors]:
     """Return the logits of pairs, and their unit vectors, on which layers are measured."""
-    pretrained, manifest = loaded.pretrained, loaded.manifest
-    tokenizer = PairTokenizer(
-        pretrained.hf_tokenizer.backend_tokenizer,
-        max_length=manifest.max_length,
-        pad_id=manifest.pad_id,
-        copy=False,
-        left=pretrained.cuts_left,
-        types=pretrained.gives_token_types,
-    )
-    models = (
-        TorchScores(pretrained.classifier, names),
-        TorchModel(pretrained, loaded.head, torch.device("cpu")),
-    )
-    scores, vectors = (
-        pipeline.encode(text_windows(pairs, invalid={}), pipeline.plan(batch_size=PARITY_BATCH))
-        for pipeline in (PairPipeline(tokenizer, model) for model in models)
-    )
-    return scores.embeddings, normalize_rows(vectors.embeddings)
+    base, cpu = loaded.pretrained, torch.device("cpu")
+    assert base.classifier is not None
+    tokenizer = PairTokens(base, loaded.manifest.max_length, copy=False).tokenizer
+
+    def run(model: PreTrainedModel, head: Head, dimension: int) -> Vectors:
+        made = TorchModel(model, head, dimension=dimension, device=cpu)
+        pipeline = PairPipeline(tokenizer, made)
+        plan = pipeline.plan(batch_size=PARITY_BATCH)
+        return pipeline.encode(text_windows(pairs, invalid={}), plan).embeddings
+
+    logits = run(base.classifier, LogitHead(), int(base.classifier.config.num_labels))
+    return logits, normalize_rows(run(base.model, loaded.head, base.dimension))
 
 
 def _write_companions(loaded: Loaded, folder: Path) -> None:

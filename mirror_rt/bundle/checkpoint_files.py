@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from mirror_rt.bundle.declarations import WEIGHTS
 from mirror_rt.bundle.declared_keys import read_object
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.families import FAMILIES, Family
@@ -23,25 +24,12 @@ from mirror_rt.io.tensors import MappedTensors
 from mirror_rt.schema import InnerPath, build
 from mirror_rt.tokens.settings import TYPED
 
-WEIGHTS = "model.safetensors"
-INDEX = f"{WEIGHTS}.index.json"
 PICKLED = "pytorch_model*.bin"
 TUNED: Format = "mirror_rt encoder"  # the folders that training writes
 # What is before the names of sentence-transformers, of a model with a head, and of training.
 _WRAPPERS = ("0.auto_model.", "auto_model.", "model.", "module.")
 _OLD_NORMS = {".gamma": ".weight", ".beta": ".bias"}
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
-
-
-def is_checkpoint(described: ModelDescription) -> bool:
-    """Return whether a folder has the weights of a transformer in safetensors."""
-    return weights_of(described.transformer) is not None
-
-
-def weights_of(folder: Path) -> Path | None:
-    """Return the file of weights of a folder, or that which names all of them; None if none."""
-    files = (folder / WEIGHTS, folder / INDEX)
-    return next(filter(Path.is_file, files), None)
 
 
 def describe_checkpoint(described: ModelDescription, pooling: PoolingChoice = "auto") -> Manifest:
@@ -102,8 +90,8 @@ def open_weights(described: ModelDescription) -> MappedTensors:
     Raises:
         BundleError: a file is not whole, there is none, or two tensors have one name.
     """
-    path = _weights(described)
-    names = checkpoint_family(described).tensors
+    path, names = described.weights, checkpoint_family(described).tensors
+    assert path is not None
     assert names is not None
     own = partial(_own_name, prefixes=(*_WRAPPERS, f"{names.prefix}."))
     if path.name == WEIGHTS:
@@ -147,15 +135,10 @@ def refuse_pickled(described: ModelDescription) -> None:
         )
 
 
-def _weights(described: ModelDescription) -> Path:
-    found = weights_of(described.transformer)
-    assert found is not None  # is_checkpoint has said so
-    return found
-
-
 def native_variants(described: ModelDescription) -> dict[str, Variant]:
     """Return what the engine makes of the weights while it loads them."""
-    file = _weights(described).relative_to(described.folder).as_posix()
+    assert described.weights is not None
+    file = described.weights.relative_to(described.folder).as_posix()
     return {name: Variant(file, name, "native") for name in PRECISIONS}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,11 +11,14 @@ from mirror_rt.bundle.declared_keys import NOTHING, POOLING_FLAGS, DeclaredFile,
 from mirror_rt.bundle.json_document import naming, parse_json
 from mirror_rt.bundle.manifest import POOLING_MODES, PoolingMode
 from mirror_rt.errors import BundleError
+from mirror_rt.io.atomic import write_json
 from mirror_rt.io.limits import DECLARED
 from mirror_rt.schema import InnerFolder, build
 
 MODULES = "modules.json"
 _LIBRARY = "sentence_transformers."
+WEIGHTS = "model.safetensors"
+INDEX = f"{WEIGHTS}.index.json"
 # Early versions had a file name for each family; the first of them that is there counts.
 _TEXT_OPTIONS = tuple(
     f"sentence_{family}_config.json"
@@ -73,6 +77,17 @@ def read_modules(folder: Path) -> list[Module]:
     ]
 
 
+def write_modules(folder: Path, kinds: Mapping[str, str]) -> None:
+    """Write modules.json: maps the folder of each module to its name, or to that of its class."""
+    entries = [
+        # The names from before version 5, which every version of the library resolves.
+        {"idx": i, "name": str(i), "path": path,
+         "type": kind if "." in kind else f"{_LIBRARY}models.{kind}"}
+        for i, (path, kind) in enumerate(kinds.items())
+    ]  # fmt: skip
+    write_json(folder / MODULES, entries)
+
+
 def read_text_options(folder: Path) -> DeclaredFile:
     """Read the file that says how texts are tokenised."""
     files = [folder / name for name in _TEXT_OPTIONS]
@@ -89,7 +104,8 @@ def read_poolings(modules: list[Module]) -> tuple[tuple[PoolingMode, ...], str]:
         found: list[Any] = [
             mode for key, mode in POOLING_FLAGS.items() if file.values.get(key) is True
         ]
-        unknown = [key for key in file.set_flags if key.startswith("pooling_")]
+        unknown = [key for key, on in file.unknown.items()
+                   if on is True and key.startswith("pooling_")]  # fmt: skip
     else:
         found = given if isinstance(given, list) else [given]
         unknown = [str(mode) for mode in found if mode not in _KNOWN_POOLINGS]

@@ -8,9 +8,9 @@ keys of a file alone, so no key can be read that the table does not name.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mirror_rt.bundle.json_document import parse_json
@@ -18,7 +18,7 @@ from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.errors import BundleError
 from mirror_rt.io.limits import DECLARED
 
-# Keys of these names change what a library loads, whatever file they are in.
+# Keys of these names change what a library loads, whatever file they are in, but for these values.
 _DECISIVE = re.compile(r"_k?w?args$|quanti[sz]|adapter|lora|auto_map")
 _NEUTRAL: tuple[Any, ...] = (None, False, "", [], {})
 
@@ -26,31 +26,17 @@ USED, NO_EFFECT, REFUSED = "used", "without effect", "refused"
 
 
 class Key(NamedTuple):
-    """What a key is to vectors.
-
-    Attributes:
-        use: `used`, `without effect` or `refused`.
-        why: what it is used for, or the reason why it is not.
-        neutral: values with which a refused key has no effect.
-    """
+    """What a key is to vectors: its use, and what it is used for, or the reason why it is not."""
 
     use: str
     why: str
-    neutral: tuple[Any, ...] = _NEUTRAL
 
 
-def _used(why: str, *names: str) -> dict[str, Key]:
-    return dict.fromkeys(names, Key(USED, why))
+def _keys(use: str, why: str, *names: str) -> dict[str, Key]:
+    return dict.fromkeys(names, Key(use, why))
 
 
-def _idle(why: str, *names: str) -> dict[str, Key]:
-    return dict.fromkeys(names, Key(NO_EFFECT, why))
-
-
-def _refused(why: str, *names: str, neutral: tuple[Any, ...] = _NEUTRAL) -> dict[str, Key]:
-    return dict.fromkeys(names, Key(REFUSED, why, neutral))
-
-
+_used, _idle, _refused = (partial(_keys, use) for use in (USED, NO_EFFECT, REFUSED))
 _LOADING = ("trust_remote_code", "attn_implementation", "add_pooling_layer", "use_fast",
             "low_cpu_mem_usage", "device_map", "local_files_only")  # fmt: skip
 # The keys of the older layout of a Pooling, in the order in which it joins several poolings.
@@ -173,17 +159,15 @@ class DeclaredFile(NamedTuple):
         path: the file.
         values: the used keys with their values.
         refused: the refused keys, each with the reason.
-        unknown: the keys that nobody knows.
-        set_flags: those of them whose value is true.
+        unknown: the keys that nobody knows, with their values.
         sizes: name -> the largest integer of that name, on whatever level.
     """
 
     path: Path
     values: dict[str, Any]
-    refused: tuple[tuple[str, str], ...] = ()
-    unknown: tuple[str, ...] = ()
-    set_flags: tuple[str, ...] = ()
-    sizes: Mapping[str, int] = MappingProxyType({})
+    refused: dict[str, str]
+    unknown: dict[str, Any]
+    sizes: dict[str, int]
 
     def text(self, key: str) -> str | None:
         """Return the value of a key as a string; None where there is none."""
@@ -191,7 +175,7 @@ class DeclaredFile(NamedTuple):
         return None if value is None else str(value)
 
 
-NOTHING = DeclaredFile(Path(), {})
+NOTHING = DeclaredFile(Path(), {}, {}, {}, {})
 
 
 def read_declared(path: Path, kind: str = "") -> DeclaredFile:
@@ -201,42 +185,40 @@ def read_declared(path: Path, kind: str = "") -> DeclaredFile:
     10^30 where they mean that there is no limit.
     """
     values, table = read_object(path), LEDGER[kind or path.name]
-    refused, unknown = [], []
+    found = DeclaredFile(path, {}, {}, {}, _sizes(values))
     for name, value in values.items():
-        key = table.get(name)
-        if key is None and ("*" not in table or _DECISIVE.search(name)):
-            unknown.append(name)
-            key = Key(REFUSED, "nothing is known of it") if _DECISIVE.search(name) else None
-        if key is not None and key.use == REFUSED and not _is_neutral(value, key):
-            refused.append((name, f"{path} declares {name}: {key.why}"))
-    used = {name: value for name, value in values.items()
-            if name in table and table[name].use == USED}  # fmt: skip
-    flags = tuple(name for name in unknown if values[name] is True)
-    sizes: dict[str, int] = {}
-    for name, size in _integers(values):
-        sizes[name] = max(size, sizes.get(name, size))
-    return DeclaredFile(path, used, tuple(refused), tuple(unknown), flags, sizes)
+        decisive = _DECISIVE.search(name)
+        key = table.get(name) or (None if decisive else table.get("*"))
+        if key is None:
+            found.unknown[name] = value
+            key = Key(REFUSED if decisive else NO_EFFECT, "nothing is known of it")
+        if key.use == USED:
+            found.values[name] = value
+        elif key.use == REFUSED and not _is_neutral(value):
+            found.refused[name] = f"{path} declares {name}: {key.why}"
+    return found
 
 
-def _integers(values: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+def _sizes(values: Mapping[str, Any]) -> dict[str, int]:
+    found: dict[str, int] = {}
     for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _integers(value)
-        elif isinstance(value, int):
-            yield name, value
+        inner = _sizes(value) if isinstance(value, dict) else {}
+        inner |= {name: value} if isinstance(value, int) else {}
+        found |= {key: max(size, found.get(key, size)) for key, size in inner.items()}
+    return found
 
 
-def _is_neutral(value: Any, key: Key) -> bool:
+def _is_neutral(value: Any) -> bool:
     """Return whether a value has no effect: an empty one, or arguments that change no vector."""
     if isinstance(value, Mapping):
-        return all(name in _LOADING or part in key.neutral for name, part in value.items())
-    return any(value == neutral and type(value) is type(neutral) for neutral in key.neutral)
+        return all(name in _LOADING or part in _NEUTRAL for name, part in value.items())
+    return any(value == neutral and type(value) is type(neutral) for neutral in _NEUTRAL)
 
 
 def refuse(files: Collection[DeclaredFile], allowed: Collection[str] = ()) -> None:
     """Raise BundleError for the first refused key of the files that is not among `allowed`."""
     for file in files:
-        for name, reason in file.refused:
+        for name, reason in file.refused.items():
             if name not in allowed:
                 raise BundleError(reason)
 

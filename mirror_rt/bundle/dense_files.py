@@ -42,10 +42,8 @@ def declared_layers(described: ModelDescription, size: int) -> VectorLayers:
     """
     if described.manifest is not None and described.manifest.scores is not None:
         return VectorLayers([], size)
-    names, layers = described.names, list[tuple[ScoreLayer, Module] | None]()
-    if names and names[:2] != ["Transformer", "Pooling"]:
-        raise _refused(described, f"{', '.join(names)}, expected a Transformer and a Pooling")
-    for module in described.modules[2:]:
+    layers = list[tuple[ScoreLayer, Module] | None]()
+    for module in described.layers if described.modules else ():
         if module.name == "Normalize":
             layers.append(None)
         elif module.name == "Dense":
@@ -54,7 +52,7 @@ def declared_layers(described: ModelDescription, size: int) -> VectorLayers:
                 raise _refused(described, f"a Dense of {layer.inputs} features behind {size}")
             layers.append((layer, module))
             size = layer.outputs
-        elif module.name != "Dropout":
+        else:
             raise _refused(described, f"{module.name}, which is not applied here")
     if layers and layers[-1] is None:
         layers.pop()

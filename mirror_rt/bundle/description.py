@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from mirror_rt.bundle.declarations import (
+    INDEX,
+    MODULES,
+    WEIGHTS,
     Module,
     length_of,
     read_modules,
@@ -46,6 +49,7 @@ class ModelDescription:
         manifest: the content of mirror.json, or what takes its place for files that others wrote
             (`describe_bundle` makes it); None where there is neither.
         transformer: folder of the transformer: the same, or a subfolder in an old layout.
+        weights: its weights in safetensors, or the index of their files; None if there are none.
         kind: what sentence-transformers saved it as; None where that is not said.
         modules: the modules in their order; none where there is no modules.json.
         poolings: how token vectors become one, joined in this order; none where none is declared.
@@ -67,6 +71,7 @@ class ModelDescription:
     folder: Path
     manifest: Manifest | None
     transformer: Path
+    weights: Path | None
     kind: str | None
     modules: tuple[Module, ...]
     poolings: tuple[PoolingMode, ...]
@@ -101,6 +106,17 @@ class ModelDescription:
     def names(self) -> list[str]:
         """The names of the modules that have an effect: a Dropout has none outside training."""
         return [one.name for one in self.modules if one.name != "Dropout"]
+
+    @property
+    def layers(self) -> list[Module]:
+        """The modules behind the pooling that have an effect; BundleError if there is none."""
+        names = self.names
+        if names[:2] != ["Transformer", "Pooling"] or names.count("Pooling") > 1:
+            raise BundleError(
+                f"{self.folder / MODULES}: expected a Transformer and a Pooling, got "
+                f"{', '.join(names)}"
+            )
+        return [one for one in self.modules if one.name != "Dropout"][2:]
 
     @property
     def is_static(self) -> bool:
@@ -180,6 +196,7 @@ def describe_folder(
         folder=folder,
         manifest=manifest,
         transformer=place,
+        weights=next(filter(Path.is_file, (place / WEIGHTS, place / INDEX)), None),
         kind=settings.text("model_type"),
         modules=tuple(modules),
         poolings=poolings,

@@ -252,12 +252,17 @@ def takes_token_types(model: Any) -> bool:
     return types > 1 and "token_type_ids" in inspect.signature(model.forward).parameters
 
 
-def positions(config: Mapping[str, Any]) -> int | None:
-    """Return the most tokens of a text that config.json has positions for; None for any number."""
+def positions(config: Mapping[str, Any], declared: int | None = None) -> int | None:
+    """Return the most tokens of a text that config.json has positions for; None for any number.
+
+    Positions that are relative, or that rotate, have no end. Of these there are as many as the
+    model was trained with, or as are `declared`, if those are more.
+    """
     rows, padding = (config.get(name) for name in ("max_position_embeddings", "pad_token_id"))
     if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
         return None
-    if config.get("position_biased_input") is False:  # DeBERTa's positions are relative then
-        return None
-    shifted = str(config.get("model_type")) in SHIFTED
-    return rows - (padding if isinstance(padding, int) else 1) - 1 if shifted else rows
+    kind = str(config.get("model_type"))
+    relative = config.get("position_biased_input") is False  # of DeBERTa
+    if relative or kind == "modernbert" or config.get("rope_parameters"):
+        return max(rows, declared or 0)
+    return rows - (padding if isinstance(padding, int) else 1) - 1 if kind in SHIFTED else rows

@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from mirror_rt.bundle.checkpoint_files import is_checkpoint
 from mirror_rt.bundle.description import STORED, describe_folder
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.onnx_files import onnx_variants
@@ -70,11 +69,11 @@ def deciding_files(folder: Path) -> list[Path]:
     every = [folder / name for name in visible_files(folder)]
     graphs = {folder / variant.file for variant in onnx_variants(folder).values()}
     described = describe_folder(folder)
-    is_static, weights = described.is_static, is_checkpoint(described)
-    if not graphs and not weights and not is_static:
+    is_static = described.is_static
+    if not graphs and not described.weights and not is_static:
         Manifest.read(folder, None)  # its error says what the folder is instead
     found = {file for file in every if file.suffix == ".json"} | graphs
-    if weights:
+    if described.weights:
         found |= {file for file in every if file.suffix in (".safetensors", ".txt")}
     found |= {file for file in every if file.match("*_Dense/*.safetensors")}
     if is_static:

@@ -86,9 +86,3 @@ def known_models() -> tuple[KnownModel, ...]:
     """Return the rows of the table: ready models first."""
     text = resources.files("mirror_rt.bundle").joinpath("models.toml").read_text(encoding="utf-8")
     return tuple(build(list[KnownModel], tomllib.loads(text)["models"], "models"))
-
-
-def find_ready_model(name: str) -> KnownModel | None:
-    """Return the ready model of that name, or whose weights are those of that name on a hub."""
-    ready = [model for model in known_models() if model.ready is not None]
-    return next((one for one in ready if one.ready and name in (one.name, one.ready.source)), None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, get_args
 
-from mirror_rt.bundle.file_records import FileRecord, damage_of, records_under, verify
+from mirror_rt.bundle.file_records import FileRecord, records_under, verify
 from mirror_rt.bundle.json_document import read_document, read_json
 from mirror_rt.bundle.score_layers import ScoreLayers
 from mirror_rt.errors import BundleError
@@ -41,9 +41,9 @@ Format = Literal[
 ]
 BUNDLES: tuple[Format, ...] = ("mirror_rt bundle", "mirror_rt cross-encoder")
 
-_TUNED, _TO_EXPORT = "mirror_rt encoder", "export it first: mirror-rt export {} --out BUNDLE"
 # Advice for each format that is not the expected one.
 _HINTS = {
+    "mirror_rt encoder": "export it first: mirror-rt export {} --out BUNDLE",
     "mirror_rt bundle": "it makes vectors of texts: mirror_rt.Encoder.load takes it",
     "mirror_rt cross-encoder": "it scores pairs of texts: mirror_rt.Reranker.load takes it",
 }
@@ -200,11 +200,10 @@ class Manifest:
                 field is missing, of a wrong type, outside its limits or contradicts another one.
             BundleVersionError: the format version is newer than `FORMAT_VERSION`.
         """
-        path = folder / Layout.manifest
         return read_document(
-            path, cls.of_values, noun="bundle",
+            folder / Layout.manifest, cls.of_values, noun="bundle", version=FORMAT_VERSION,
             expected=(expected,) if isinstance(expected, str) else expected or BUNDLES,
-            version=FORMAT_VERSION, hints=_HINTS | {_TUNED: _TO_EXPORT.format(folder)},
+            hints={one: hint.format(folder) for one, hint in _HINTS.items()},
         )  # fmt: skip
 
     @classmethod
@@ -279,10 +278,6 @@ class Manifest:
         # A file of weights beside a graph has the name of the graph with `_data` appended.
         theirs = (*others, *map(Layout.mapped, others))
         return {name: r for name, r in self.files.items() if not name.startswith(theirs)}
-
-    def damage(self, folder: Path) -> str | None:
-        """Describe the first recorded file that is missing or was changed; None without one."""
-        return damage_of(folder, self.files)
 
     def verify(self, folder: Path, files: dict[str, FileRecord] | None = None) -> None:
         """Compare every recorded file, or only those of `files`, with its size and hash.

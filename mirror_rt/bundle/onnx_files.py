@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import get_args
 
 from mirror_rt.bundle.checkpoint_files import (
-    INDEX,
     PRECISIONS,
     TUNED,
-    WEIGHTS,
     describe_checkpoint,
-    is_checkpoint,
     refuse_pickled,
     shards_of,
 )
 from mirror_rt.bundle.classifier import describe_cross_encoder
+from mirror_rt.bundle.declarations import INDEX, WEIGHTS
 from mirror_rt.bundle.description import ModelDescription, describe_folder
 from mirror_rt.bundle.graph_header import read_header
 from mirror_rt.bundle.hub import download
@@ -89,7 +87,7 @@ def describe_bundle(
         return dataclasses.replace(described, manifest=manifest, tokenizer=TokenizerSettings())
     variants = {} if tuned or not texts else onnx_variants(folder)
     pairs = not texts or (described.is_classifier and "mirror_rt cross-encoder" in formats)
-    weights = is_checkpoint(described) and (weights or pairs or not variants)
+    weights = described.weights is not None and (weights or pairs or not variants)
     if not variants and not weights:
         refuse_pickled(described)
         Manifest.read(folder, formats)  # its error says what the folder lacks
@@ -119,7 +117,7 @@ def scores_pairs(folder: Path) -> bool:
     if declared_format(folder) in BUNDLES:
         return declared_format(folder) == "mirror_rt cross-encoder"
     described = describe_folder(folder)
-    return described.is_classifier and is_checkpoint(described)
+    return described.is_classifier and described.weights is not None
 
 
 def onnx_variants(folder: Path) -> dict[str, Variant]:
@@ -187,10 +185,11 @@ def _fetch_checkpoint(fetch: Callable[..., Path]) -> Path | None:
     place = describe_folder(folder).transformer.relative_to(folder)
     files = [(place / name).as_posix() for name in (WEIGHTS, INDEX, "vocab.txt")]
     folder = fetch(*files)
-    if (folder / place / INDEX).is_file() and not (folder / place / WEIGHTS).is_file():
-        shards = [(place / name).as_posix() for name in shards_of(folder / place / INDEX)]
+    weights = describe_folder(folder).weights
+    if weights is not None and weights.name == INDEX:
+        shards = [(place / name).as_posix() for name in shards_of(weights)]
         folder = fetch(*files, *map(glob.escape, shards))
-    return folder if is_checkpoint(describe_folder(folder)) else None
+    return None if weights is None else folder
 
 
 def _places(variant: str | None) -> list[str]:

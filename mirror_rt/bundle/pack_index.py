@@ -217,12 +217,21 @@ def bundle_folders(folder: Path) -> list[Path]:
     return [folder / entry.path for entry in PackIndex.read(folder).bundles.values()]
 
 
-def read_bundles(folder: Path) -> dict[str, Manifest]:
-    """Read and verify each bundle of `folder`: path inside it (`.` for itself) -> manifest."""
+def read_manifests(folder: Path) -> dict[str, Manifest]:
+    """Read the manifest of each bundle of `folder`, by its path inside it: `.` for itself.
+
+    Those of a pack must be the ones that its index names.
+    """
     if is_pack(folder):
         entries = PackIndex.read(folder).bundles.values()
-        return {entry.path: entry.verify(folder) for entry in entries}
-    (bundle,) = bundle_folders(folder)
-    manifest = Manifest.read(bundle, None)
-    manifest.verify(bundle)
-    return {".": manifest}
+        return {entry.path: entry.read_manifest(folder) for entry in entries}
+    return {".": Manifest.read(folder, None)}
+
+
+def read_bundles(folder: Path) -> dict[str, Manifest]:
+    """Read and verify each bundle of `folder`: path inside it (`.` for itself) -> manifest."""
+    bundle_folders(folder)  # its error says what is expected in the folder
+    found = read_manifests(folder)
+    for path, manifest in found.items():
+        manifest.verify(folder / path)
+    return found

@@ -119,8 +119,8 @@ def width(described: ModelDescription) -> int:
 
 
 def _max_length(described: ModelDescription) -> int:
-    limits = (described.declared_length, positions(described.config))
-    known = [limit for limit in limits if limit is not None and limit > 0]
+    own = described.declared_length
+    known = [limit for limit in (own, positions(described.config, own)) if limit and limit > 0]
     if not known:
         raise BundleError(f"{described.folder} does not declare how many tokens a text may have")
     return min(known)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mirror_rt.bundle.file_records import damage_of
 from mirror_rt.bundle.hub import check_sizes, download, download_graphs, is_hub_name
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_rt.bundle.pack_index import PackIndex, is_pack
+from mirror_rt.bundle.pack_index import PackIndex, is_pack, read_manifests
 from mirror_rt.bundle.push import LICENSES
 from mirror_rt.errors import BundleError, BundleIntegrityError, ConfigError, HubError
 from mirror_rt.io.atomic import check_free, check_space, link_or_copy, new_folder, write_json
@@ -58,8 +59,8 @@ def pull(
         _copy(snapshot, files, folder)
         if variants is not None:
             _keep(folder, variants)
-        for path, manifest in _manifests(folder).items():
-            if damage := manifest.damage(folder / path):
+        for path, manifest in read_manifests(folder).items():
+            if damage := damage_of(folder / path, manifest.files):
                 raise BundleIntegrityError(f"{where} is damaged, nothing was written: {damage}")
         size = sum((folder / file).stat().st_size for file in files)
     return Pulled(snapshot.name, len(files), size)
@@ -96,7 +97,7 @@ def _download_pack(name: str, folder: Path, *, offline: bool) -> tuple[Path, lis
     fetched = fetch([*map(glob.escape, wanted)])
     records = {
         f"{path}/{file}": record
-        for path, manifest in _manifests(fetched).items()
+        for path, manifest in read_manifests(fetched).items()
         for file, record in manifest.files.items()
     }
     if not offline:
@@ -106,14 +107,6 @@ def _download_pack(name: str, folder: Path, *, offline: bool) -> tuple[Path, lis
     fetched = fetch([*map(glob.escape, [*wanted, *cards]), *LICENSES])
     free = [path.name for pattern in LICENSES for path in fetched.glob(pattern)]
     return fetched, wanted + [file for file in [*cards, *free] if (fetched / file).is_file()]
-
-
-def _manifests(folder: Path) -> dict[str, Manifest]:
-    """Read the manifest of a bundle, or those of a pack, which its index must name."""
-    if is_pack(folder):
-        entries = PackIndex.read(folder).bundles.values()
-        return {entry.path: entry.read_manifest(folder) for entry in entries}
-    return {".": Manifest.read(folder, None)}
 
 
 def _copy(snapshot: Path, files: list[str], folder: Path) -> None:

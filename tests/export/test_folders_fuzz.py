@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 FOLDERS = int(os.environ.get("MIRROR_RT_FUZZ", "150"))
 FIRST = int(os.environ.get("MIRROR_RT_FUZZ_FIRST", "100"))
 FEW, POSITIONS = range(3), 128  # of every tiny model
+ENDLESS = ("deberta-v2", "modernbert")
 PARITY = ["a river", "the old town by the long river", "word " * 40]
 JSON_FILES = ("*.json", "*/config.json")
 WHOLE = 50  # of so many drawn folders, one is traced as an export does it, and not with others
@@ -57,14 +58,14 @@ def theirs_of(family, load):
     """Return a model of sentence-transformers; None for a folder that it does not load.
 
     Its limit may be above the positions of the model, which then fails on long texts, or does not
-    where tokens of no position are among them. Those of DeBERTa are relative, and without end.
+    where tokens of no position are among them. Positions that are relative or rotate have no end.
     """
     try:
         theirs = load()
     except Exception:  # noqa: BLE001 - any: what its libraries raise has no common class
         return None
     limit = theirs.max_seq_length or POSITIONS
-    theirs.max_seq_length = limit if family == "deberta-v2" else min(limit, POSITIONS)
+    theirs.max_seq_length = limit if family in ENDLESS else min(limit, POSITIONS)
     return theirs
 
 

@@ -83,7 +83,6 @@ def _write_layer(source: Path, target: Path, weight: npt.NDArray[np.float32]) ->
     layer = Dense(*weight.shape, bias=False, activation=nn.Identity())
     layer.linear.weight.data = torch.from_numpy(weight.T.copy())
     place = f"{len(kept)}_Dense"
-    (target / place).mkdir()
     save_dense(layer, target / place)
     modules = [*kept, {"path": place, "type": f"{library}.Dense"}, *rest]
     for number, module in enumerate(modules):

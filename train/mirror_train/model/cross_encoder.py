@@ -45,11 +45,12 @@ class LogitHead(Head):
 class PairTokens:
     """The tokens of pairs, of which at most `max_length` are kept: the longer text is cut first."""
 
-    def __init__(self, base: Pretrained, max_length: int) -> None:
-        self._tokenizer = PairTokenizer(
+    def __init__(self, base: Pretrained, max_length: int, *, copy: bool = True) -> None:
+        self.tokenizer = PairTokenizer(
             base.hf_tokenizer.backend_tokenizer,
             max_length=max_length,
             pad_id=base.pad_id,
+            copy=copy,
             left=base.cuts_left,
             types=base.gives_token_types,
         )
@@ -57,7 +58,7 @@ class PairTokens:
     def __call__(self, texts: Sequence[str]) -> RaggedTokens:
         """Return the tokens of 2n texts, n first texts and then their n partners."""
         n = len(texts) // 2
-        return self._tokenizer(list(map(Pair, texts[:n], texts[n:]))).tokens
+        return self.tokenizer(list(map(Pair, texts[:n], texts[n:]))).tokens
 
 
 def as_classifier(base: Pretrained, labels: Sequence[str], *, seed: int) -> Pretrained:

@@ -18,7 +18,7 @@ from mirror_train.model.glow import load_flow
 from mirror_train.model.pooling_head import Head, Normalize
 
 FLOW_MODULE = "mirror_train.glow.Flow"  # a name in files on disk, which must not move with the code
-_SUPPORTED = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout", FLOW_MODULE)
+_SUPPORTED = ("Transformer", "Pooling", "Dense", "Normalize", FLOW_MODULE)
 
 
 def declared_pooling(description: ModelDescription) -> Pooling | None:
@@ -43,21 +43,15 @@ def declared_head(description: ModelDescription) -> Head | None:
     folder, modules = description.folder, description.modules
     if description.pad_to is not None:  # which modules.json cannot say
         return Head(["mean-with-padding"])
-    names = [one.name for one in modules]
-    if unknown := [name for name in names if name not in _SUPPORTED]:
+    if unknown := [name for name in description.names if name not in _SUPPORTED]:
         raise unsupported(folder, unknown[0])
     if description.manifest is not None and not modules:
         raise ModelError(f"{folder} is a cross-encoder, which has no vectors of texts")
     if len(modules) < 2:
         return None
-    if names[:2] != ["Transformer", "Pooling"] or names.count("Pooling") > 1:
-        raise ModelError(
-            f"{folder / MODULES}: expected a Transformer and a Pooling, got {', '.join(names)}"
-        )
     with as_model_error():
-        poolings = description.checked_poolings()
-    # A Dropout has no effect outside training.
-    layers = [_layer(one) for one in modules[2:] if one.name != "Dropout"]
+        poolings, behind = description.checked_poolings(), description.layers
+    layers = [_layer(one) for one in behind]
     normalize = bool(layers) and isinstance(layers[-1], Normalize)
     return Head(poolings, layers[:-1] if normalize else layers, normalize=normalize)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from huggingface_hub.repocard import metadata_load
 
-from mirror_rt.bundle.known_models import find_ready_model
 from mirror_rt.bundle.manifest import Layout, Manifest
+from mirror_rt.bundle.ready_models import find_ready_model
 from mirror_train.model.pretrained import Pretrained
 
 logger = logging.getLogger("mirror_train")

@@ -11,16 +11,15 @@ from transformers import AutoModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mirror_rt.bundle.checkpoint_files import shards_of
+from mirror_rt.bundle.declarations import INDEX, WEIGHTS
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.errors import ModelError, Setting
 from mirror_train.model.declared_modules import unsupported
 from mirror_train.model.dense import refuse_compressed
-from mirror_train.model.model_folder import SAFE_WEIGHTS
 
 logger = logging.getLogger("mirror_train")
 
 _PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_WEIGHT_FILES = (*SAFE_WEIGHTS, *_PICKLED_WEIGHTS)
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model",
                "sentencepiece.bpe.model")  # fmt: skip
 # The largest size accepted for each field of a configuration, far above every published encoder.
@@ -59,7 +58,7 @@ def check_folder(description: ModelDescription, trust_remote_code: bool) -> None
             Setting("trust_remote_code", True),
             " to run it",
         )
-    _check_weight_files(folder)
+    _check_weight_files(description)
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         raise ModelError(f"{folder} has no tokenizer: expected tokenizer.json beside the model")
 
@@ -82,17 +81,20 @@ def weight_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors")) + sorted(folder.glob("*.bin"))
 
 
-def _check_weight_files(folder: Path) -> None:
-    present = next((name for name in _WEIGHT_FILES if (folder / name).is_file()), None)
+def _check_weight_files(description: ModelDescription) -> None:
+    folder, safe = description.transformer, description.weights
+    pickled = [folder / name for name in _PICKLED_WEIGHTS]
+    present = safe or next(filter(Path.is_file, pickled), None)
     if present is None:
-        raise ModelError(f"{folder} has no weights: expected one of {', '.join(_WEIGHT_FILES)}")
-    if present.endswith(".json"):
-        shards_of(folder / present)  # no file outside the folder
-    if present in _PICKLED_WEIGHTS:
+        expected = ", ".join((WEIGHTS, INDEX, *_PICKLED_WEIGHTS))
+        raise ModelError(f"{folder} has no weights: expected one of {expected}")
+    if present.suffix == ".json":
+        shards_of(present)  # no file outside the folder
+    if safe is None:
         logger.warning(
             "%s holds pickled weights: only tensors are read from it, nothing in it is run; "
             "prefer model.safetensors",
-            folder / present,
+            present,
         )
         for path in folder.glob("*.bin"):
             try:

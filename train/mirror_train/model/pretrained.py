@@ -220,13 +220,14 @@ class Source:
         tokenizer.backend_tokenizer.no_padding()
         if description.tokenizer.lowercase:
             lowercase_first(tokenizer.backend_tokenizer)
+        own = description.declared_length
         return Pretrained(
             self.name,
             self.revision,
             description,
             model.eval(),
             tokenizer,
-            positions(model.config.to_dict()) or description.declared_length or 512,
+            positions(model.config.to_dict(), own) or own or 512,
             pooler,
             whole.eval() if classifies else None,
         )

@@ -12,16 +12,15 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from mirror_rt.bundle import declarations
 from mirror_rt.bundle.declared_keys import POOLING_FLAGS
 from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.io.atomic import write_json
 from mirror_train.model.declared_modules import FLOW_MODULE
 from mirror_train.model.dense import Dense, save_dense
 from mirror_train.model.glow import Flow, save_flow
-from mirror_train.model.pooling_head import Head
+from mirror_train.model.pooling_head import Head, Normalize
 
-# The module names from before version 5, which every version resolves.
-_LIBRARY = "sentence_transformers.models."
 # Keys that transformers 5 adds to tokenizer_config.json: where the tokenizer was loaded from, and
 # the truncation and padding that tokenizer.json had, which other tools would apply.
 _LOADING = ("backend", "is_local", "local_files_only", "max_length", "pad_to_multiple_of",
@@ -73,18 +72,17 @@ def write_modules(
         "similarity_fn_name": similarity,
     }
     write_json(folder / "config_sentence_transformers.json", settings)
-    modules = [_module(0, "Transformer", ""), _module(1, "Pooling")]
-    _write_pooling(_subfolder(folder, modules[-1]), head, hidden_size)
-    for layer in _layers(head, hidden_size):
-        modules.append(_module(len(modules), type(layer).__name__))
+    places = {"": "Transformer", "1_Pooling": "Pooling"}
+    _write_pooling(folder / "1_Pooling", head, hidden_size)
+    for layer in [*_layers(head, hidden_size), *[Normalize()] * head.normalize]:
+        kind = type(layer).__name__
+        place = f"{len(places)}_{kind}"
+        places[place] = FLOW_MODULE if isinstance(layer, Flow) else kind
         if isinstance(layer, Dense):
-            save_dense(layer, _subfolder(folder, modules[-1]))
+            save_dense(layer, folder / place)
         elif isinstance(layer, Flow):
-            modules[-1]["type"] = FLOW_MODULE
-            save_flow(layer, _subfolder(folder, modules[-1]))
-    if head.normalize:
-        modules.append(_module(len(modules), "Normalize"))
-    write_json(folder / "modules.json", modules)
+            save_flow(layer, folder / place)
+    declarations.write_modules(folder, places)
 
 
 def _add_prefix_space(tokenizer: Tokenizer) -> bool | None:
@@ -93,17 +91,6 @@ def _add_prefix_space(tokenizer: Tokenizer) -> bool | None:
         return None
     spaced: bool | None = json.loads(tokenizer.pre_tokenizer.__getstate__()).get("add_prefix_space")
     return spaced
-
-
-def _module(index: int, name: str, path: str | None = None) -> dict[str, Any]:
-    path = f"{index}_{name}" if path is None else path
-    return {"idx": index, "name": str(index), "path": path, "type": _LIBRARY + name}
-
-
-def _subfolder(folder: Path, module: dict[str, Any]) -> Path:
-    path = folder / str(module["path"])
-    path.mkdir()
-    return path
 
 
 def _layers(head: Head, hidden_size: int) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch.nn import functional
+from transformers import PreTrainedModel
 
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.encoding.batch_encoder import BatchEncoder
@@ -55,7 +56,12 @@ class TorchEncoder(BatchEncoder):
         limit = pad_to or max_length or pretrained.max_length
         pipeline = Pipeline(
             pretrained.text_tokenizer(limit, copy=copy_tokenizer),
-            TorchModel(pretrained, self.head, self.device),
+            TorchModel(
+                pretrained.model,
+                self.head,
+                dimension=self.head.dimension(pretrained.dimension),
+                device=self.device,
+            ),
             pad_to=pad_to,
             normalize=self.head.normalize,
         )
@@ -98,14 +104,14 @@ class TorchEncoder(BatchEncoder):
 
 
 class TorchModel(PooledModel):
-    """An encoder and its head in PyTorch, put into evaluation mode before each batch."""
+    """A model of transformers and its head, put into evaluation mode before each batch."""
 
-    def __init__(self, pretrained: Pretrained, head: Head, device: torch.device) -> None:
-        super().__init__(
-            head.dimension(pretrained.dimension),
-            run_cost=CPU_RUN_COST if device.type == "cpu" else GPU_RUN_COST,
-        )
-        self._model, self._head, self._device = pretrained.model.to(device), head, device
+    def __init__(
+        self, model: PreTrainedModel, head: Head, *, dimension: int, device: torch.device
+    ) -> None:
+        cost = CPU_RUN_COST if device.type == "cpu" else GPU_RUN_COST
+        super().__init__(dimension, run_cost=cost)
+        self._model, self._head, self._device = model.to(device), head, device
 
     def run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
         """Run a padded batch: float32 [rows, D]."""
