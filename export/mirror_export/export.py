@@ -12,7 +12,7 @@ from mirror_export.derive import derive, remove_others
 from mirror_export.load import describe, load, wanted_variants
 from mirror_export.trace import Staged, Traced, trace
 from mirror_rt import Manifest
-from mirror_rt.bundle.manifest import Layout, Variant, record_files
+from mirror_rt.bundle.manifest import Layout, Variant, with_records
 from mirror_rt.bundle.model_card import write_model_card
 from mirror_rt.encoding.model_cache import give_back_memory
 from mirror_rt.io.atomic import new_folder, write_json
@@ -70,10 +70,7 @@ def _write(traced: Traced, variants: dict[str, Variant]) -> Manifest:
     """Write the manifest and the card of a bundle, and remove files that do not belong to it."""
     folder = traced.folder
     remove_others(folder, variants.values())
-    files = record_files(folder)
-    manifest = dataclasses.replace(traced.manifest, variants=variants, files=files)
-    if manifest.native is not None and manifest.native.file not in manifest.files:
-        manifest = dataclasses.replace(manifest, native=None)
+    manifest = with_records(dataclasses.replace(traced.manifest, variants=variants), folder)
     write_json(folder / Layout.manifest, manifest.to_dict())
     write_model_card(folder, manifest)
     return manifest

@@ -12,7 +12,7 @@ from mirror_rt.bundle.file_records import FileRecord, records_under, verify
 from mirror_rt.bundle.json_document import read_document, read_json
 from mirror_rt.bundle.score_layers import ScoreLayers
 from mirror_rt.errors import BundleError
-from mirror_rt.schema import InnerPath, Rule, at_most, between, build
+from mirror_rt.schema import Digest, InnerPath, Rule, at_most, between, build
 
 FORMAT_VERSION = 1
 
@@ -122,11 +122,13 @@ class WeightTable:
         tensors: name -> offset and shape, by the names in checkpoints of the family. A matrix,
             whose name ends before `.weight`, is [inputs, outputs]; several of the same inputs,
             joined by `+`, are side by side.
+        sha256: the hash of the file whose places these are.
     """
 
     file: InnerPath
     typed: bool
     tensors: dict[str, Annotated[list[int], at_most(4, "numbers")]]
+    sha256: Digest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +293,16 @@ class Manifest:
 def record_files(folder: Path) -> dict[str, FileRecord]:
     """Record all files of a bundle but its manifest and its card."""
     return records_under(folder, leave_out=(Layout.manifest, Layout.card))
+
+
+def with_records(manifest: Manifest, folder: Path) -> Manifest:
+    """Return the manifest of a bundle with the records of the files in its folder."""
+    files, table = record_files(folder), manifest.native
+    if table is not None and table.file in files:
+        table = dataclasses.replace(table, sha256=files[table.file].sha256)
+    else:
+        table = None
+    return dataclasses.replace(manifest, files=files, native=table)
 
 
 def declared_format(folder: Path) -> str | None:

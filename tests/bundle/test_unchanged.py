@@ -33,6 +33,8 @@ def sealed(folder):
         name: {"bytes": one.bytes, "sha256": one.sha256}
         for name, one in record_files(folder).items()
     }
+    if table := values["native"]:
+        table["sha256"] = values["files"][table["file"]]["sha256"]
     write_json(folder / Layout.manifest, values)
 
 

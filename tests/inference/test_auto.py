@@ -157,11 +157,19 @@ def test_what_the_engine_cannot_run_onnxruntime_runs(tiny_bundle, family, bundle
     assert encoder.encode(TEXTS).shape[0] == 4
 
 
-def test_a_bundle_of_an_earlier_export_is_to_be_exported_again(bundle_copy):
-    edit_manifest(bundle_copy, lambda m: m.pop("native"))
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.pop("native"),
+        lambda m: m["native"].pop("sha256"),
+        lambda m: m["native"].update(sha256="0" * 64),  # of another file, in which all sizes fit
+    ],
+)
+def test_a_bundle_without_the_table_of_its_file_is_to_be_exported_again(bundle_copy, change):
+    edit_manifest(bundle_copy, change)
     encoder = Encoder.load(bundle_copy, verify=False)
     assert encoder.providers == [CPU]
-    assert "mirror.json has no table of weights" in encoder.provider_reason
+    assert "has no table of the weights in its graph as it is" in encoder.provider_reason
     with pytest.raises(BundleError, match=r"export it again; .*onnxruntime can"):
         Encoder.load(bundle_copy, providers="native")
 

@@ -21,7 +21,7 @@ from mirror_export.graph.torch_export import OUTPUT_NAMES
 from mirror_export.graph.weight_table import table_again
 from mirror_rt import Encoder, Manifest
 from mirror_rt.bundle.description import describe_folder
-from mirror_rt.bundle.manifest import Layout, Variant, record_files
+from mirror_rt.bundle.manifest import Layout, Variant, with_records
 from mirror_rt.errors import BundleError, ConfigError, ModelError, ParityError
 from mirror_rt.heads.task_heads import Heads
 from mirror_rt.inference.load_options import LoadOptions
@@ -62,10 +62,8 @@ def copy_mapped(
     placed = list[Placed]()
     variants = dict(_write_graphs(source, target, manifest, weight, placed))
     table = table_again(describe_folder(source, manifest=manifest), placed)
-    manifest = dataclasses.replace(
-        manifest, variants=variants, native=table, files=record_files(target), **changes
-    )
-    write_json(target / Layout.manifest, manifest.to_dict())
+    manifest = dataclasses.replace(manifest, variants=variants, native=table, **changes)
+    write_json(target / Layout.manifest, with_records(manifest, target).to_dict())
     _compare(source, target, weight, texts)
 
 

@@ -56,10 +56,11 @@ def read_encoder(described: ModelDescription) -> EngineModel:
     if manifest.is_checkpoint:
         return find_encoder(described, open_weights(described), typed=takes_types(described))
     _family(described)
-    if (table := manifest.native) is None:
+    table = manifest.native
+    if table is None or table.sha256 != manifest.files[table.file].sha256:
         raise UnsupportedModelError(
-            f"{described.folder / Layout.manifest} has no table of weights, which an export writes "
-            "for models that the native engine computes: export it again"
+            f"{described.folder / Layout.manifest} has no table of the weights in its graph as it "
+            "is, which an export writes for models that the native engine computes: export it again"
         )
     stored = MappedTensors.of_table(described.folder / table.file, table.tensors)
     return find_encoder(described, stored, typed=table.typed)
