@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mirror_rt.pipeline.options import OnTooLong
@@ -71,17 +72,11 @@ Direction = Annotated[
 ]
 
 
-@of_clients("openai")
-class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
-    """A request of OpenAI's protocol, which the fields from `lang` on extend."""
+class VectorsRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What requests for vectors share, beyond the protocols from `lang` on."""
 
     input: Inputs
     model: ModelName = None
-    encoding_format: Annotated[
-        Literal["float", "base64"] | None,
-        Meta(description="Vectors as lists of numbers, or as base64 of little-endian float32, "
-             "which is smaller and quicker to read."),
-    ] = None  # fmt: skip
     dimensions: Dimensions = None
     lang: Language = None
     input_type: InputType = None
@@ -89,6 +84,30 @@ class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
     prompt: Prompt = None
     normalize: Normalize = None
     on_too_long: TooLong = None
+
+
+Encoding = Literal["float", "base64"]
+
+
+@of_clients("openai")
+class EmbeddingsRequest(VectorsRequest, kw_only=True):
+    """A request of OpenAI's protocol."""
+
+    encoding_format: Annotated[
+        Encoding | Annotated[list[Encoding], Meta(min_length=1)] | None,
+        Meta(description="Vectors as lists of numbers, or as base64 of little-endian float32, "
+             "which is smaller and quicker to read; of a list, which Mixedbread's clients send, "
+             "all in an object."),
+    ] = None  # fmt: skip
+
+
+@of_clients("cohere")
+class TextsRequest(VectorsRequest, kw_only=True):
+    """A request for vectors, in the fields of Cohere."""
+
+    input: Annotated[Annotated[list[Text], SomeItems], Meta(description="The texts.")] = (
+        msgspec.field(name="texts")
+    )
 
 
 class OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -231,6 +250,14 @@ class InferParameters(Struct, forbid_unknown_fields=True):
     normalize: Normalize = None
     dimensions: Dimensions = None
     on_too_long: TooLong = None
+
+
+class IndexRequest(Struct, forbid_unknown_fields=True):
+    """A request for the models, in Triton's extension of the Open Inference Protocol."""
+
+    ready: Annotated[
+        bool | None, Meta(description="Only models that can be asked, as all of them can.")
+    ] = None
 
 
 @of_clients("request")
