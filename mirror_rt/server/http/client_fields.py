@@ -120,6 +120,8 @@ CLIENT_FIELDS = (
     ClientField("documents", "max_chunks_per_doc", int, "Cohere"),
     ClientField("documents input", "rank_fields", tuple[str, ...], "Cohere, Mixedbread", None,
                 _SAME([("text",)])),
+    ClientField("documents", "return_len", bool, "Xinference", None, _SAME([False])),
+    ClientField("documents", "kwargs", str, "Xinference", None, _SAME(["{}"])),
     ClientField("documents", "return_embeddings", bool, "Jina", None, _SAME([False])),
     ClientField("documents pairs", "instruction", str, "vLLM", None, {}),
     ClientField("input", "rewrite_query", bool, "Mixedbread", None, _SAME([False])),
