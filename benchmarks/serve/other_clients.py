@@ -71,14 +71,14 @@ def infer() -> Any:
     return triton("infer", E, [tensor])
 
 
-def ai(provider: str, **options: Any) -> Call:
-    """Return a call of pydantic-ai."""
+def ai(provider: str, make: Callable[[], dict[str, Any]]) -> Call:
+    """Return a call of pydantic-ai, whose provider takes what `make` returns."""
     module = f"pydantic_ai.embeddings.{provider.lower()}"
     provided = f"pydantic_ai.providers.{provider.lower()}.{provider}Provider"
 
     def call() -> Any:
         model = at(f"{module}.{provider}EmbeddingModel", model_name=E,
-                   provider=at(provided, api_key=KEY, **options))  # fmt: skip
+                   provider=at(provided, **make()))  # fmt: skip
         return at("pydantic_ai.Embedder", model=model).embed_sync(TEXTS, input_type="document")
 
     return call
@@ -137,8 +137,8 @@ def cohere(name: str = "ClientV2") -> Any:
     return at(f"cohere.{name}", api_key=KEY, base_url=URL)
 
 
-def voyage() -> Any:
-    return at("voyageai.Client", api_key=KEY, base_url=V1)
+def voyage(name: str = "Client") -> Any:
+    return at(f"voyageai.{name}", api_key=KEY, base_url=V1)
 
 
 def mixedbread() -> Any:
@@ -212,8 +212,11 @@ CALLS: dict[str, Call] = {
     "litellm huggingface/ rerank": lite("rerank", "huggingface", top_n=2),
     "litellm voyage/ rerank": lite("rerank", "voyage", f"{V1}/rerank", top_n=2),
     "litellm nvidia_nim/ rerank": lite("rerank", "nvidia_nim"),
-    "pydantic_ai openai": ai("OpenAI", base_url=V1),
-    "pydantic_ai cohere": lambda: ai("Cohere", cohere_client=None)(),
+    "pydantic_ai openai": ai("OpenAI", lambda: {"base_url": V1, "api_key": KEY}),
+    "pydantic_ai cohere": ai("Cohere", lambda: {"cohere_client": cohere("AsyncClientV2")}),
+    "pydantic_ai voyageai": ai(
+        "VoyageAI", lambda: {"voyageai_client": voyage("AsyncClient")}
+    ),
     "infinity_client embeddings": lambda: infinity(
         "embeddings", "OpenAIEmbeddingInputText", input_=TEXTS, model=E
     ),

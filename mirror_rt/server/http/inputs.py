@@ -10,7 +10,7 @@ from mirror_rt.pipeline.pipeline import EncodedTexts
 from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.exchange import Exchange
-from mirror_rt.server.http.schemas import InferParameters, Inputs, VectorsRequest
+from mirror_rt.server.http.schemas import Inputs, VectorOptions
 from mirror_rt.server.models.service import Items, ModelService
 
 
@@ -29,7 +29,7 @@ async def encode(
     return encoded
 
 
-def options_of(request: VectorsRequest | InferParameters, service: ModelService) -> EncodeKeywords:
+def options_of(request: VectorOptions, service: ModelService) -> EncodeKeywords:
     """Return the options of `Encoder.encode` that a request gives."""
     name = request.prompt_name
     if name is None and request.prompt is None and request.input_type is not None:

@@ -139,44 +139,41 @@ def _counts(name: str, counts: SchedulerStatistics) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _configuration(name: str, dimension: int, most: int) -> dict[str, Any]:
+    return {
+        "name": name, "platform": "", "backend": "mirror_rt", "max_batch_size": most,
+        "input": [{"name": "text", "data_type": "TYPE_STRING", "dims": [1]}],
+        "output": [{"name": "embedding", "data_type": "TYPE_FP32", "dims": [dimension]}],
+    }  # fmt: skip
+
+
+def _tensors(name: str, dimension: int) -> dict[str, Any]:
+    return {
+        "name": name, "versions": ["1"], "platform": "mirror_rt_onnx",
+        "inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}],
+        "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [-1, dimension]}],
+    }  # fmt: skip
+
+
 @operation(
     OIP, "/v2/models/{name}/config", "The configuration of a model", "As Triton's clients read it.",
     Values, about="Names, types and shapes; the number of texts is not in them.",
-    example={
-        "name": MODEL_NAME, "backend": "mirror_rt", "max_batch_size": 2048,
-        "input": [{"name": "text", "data_type": "TYPE_STRING", "dims": [1]}],
-        "output": [{"name": "embedding", "data_type": "TYPE_FP32", "dims": [384]}],
-    },
-    statuses=(401, 404, 422), parameters=(NAMED,), also=(f"{_VERSION}/config",),
+    example=_configuration(MODEL_NAME, 384, 2048), statuses=(401, 404, 422), parameters=(NAMED,),
+    also=(f"{_VERSION}/config",),
 )  # fmt: skip
 @operation(
     OIP, "/v2/models/{name}", "The tensors of a model", "Describes input and output.", Values,
     about="The tensors of the model; -1 is any number of texts.",
-    example={
-        "name": MODEL_NAME, "versions": ["1"], "platform": "mirror_rt_onnx",
-        "inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}],
-        "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [-1, 384]}],
-    },
-    statuses=(401, 404, 422), parameters=(NAMED,), also=(_VERSION,),
+    example=_tensors(MODEL_NAME, 384), statuses=(401, 404, 422), parameters=(NAMED,),
+    also=(_VERSION,),
 )  # fmt: skip
 async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     """Answer GET /v2/models/{name} and its /config: the tensors of a model."""
     name = exchange.scope["path_params"]["name"]
     size = registry.facts[registry.models.find(name, None)].dimension
     if exchange.route.endswith("/config"):
-        values = {
-            "name": name, "platform": "", "backend": "mirror_rt",
-            "max_batch_size": registry.config.max_items,
-            "input": [{"name": "text", "data_type": "TYPE_STRING", "dims": [1]}],
-            "output": [{"name": "embedding", "data_type": "TYPE_FP32", "dims": [size]}],
-        }  # fmt: skip
-    else:
-        values = {
-            "name": name, "versions": ["1"], "platform": "mirror_rt_onnx",
-            "inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}],
-            "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [-1, size]}],
-        }  # fmt: skip
-    return Answer(orjson.dumps(values))
+        return Answer(orjson.dumps(_configuration(name, size, registry.config.max_items)))
+    return Answer(orjson.dumps(_tensors(name, size)))
 
 
 @operation(

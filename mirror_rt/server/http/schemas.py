@@ -72,11 +72,9 @@ Direction = Annotated[
 ]
 
 
-class VectorsRequest(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What requests for vectors share, beyond the protocols from `lang` on."""
+class VectorOptions(Struct, forbid_unknown_fields=True, kw_only=True):
+    """How texts are encoded, beyond the protocols."""
 
-    input: Inputs
-    model: ModelName = None
     dimensions: Dimensions = None
     lang: Language = None
     input_type: InputType = None
@@ -84,6 +82,13 @@ class VectorsRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     prompt: Prompt = None
     normalize: Normalize = None
     on_too_long: TooLong = None
+
+
+class VectorsRequest(VectorOptions, kw_only=True):
+    """What requests for vectors share."""
+
+    input: Inputs
+    model: ModelName = None
 
 
 Encoding = Literal["float", "base64"]
@@ -232,8 +237,8 @@ class InferOutput(Struct, forbid_unknown_fields=True):
 
 
 @of_clients("infer")
-class InferParameters(Struct, forbid_unknown_fields=True):
-    """How the texts are encoded; all of these from `lang` on go beyond the protocol."""
+class InferParameters(VectorOptions, kw_only=True):
+    """How the texts are encoded."""
 
     binary_data_output: Annotated[
         bool | None,
@@ -243,13 +248,6 @@ class InferParameters(Struct, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=0)] | None,
         Meta(description="The microseconds after which the answer is of no use; 0 for no limit."),
     ] = None
-    lang: Language = None
-    input_type: InputType = None
-    prompt_name: PromptName = None
-    prompt: Prompt = None
-    normalize: Normalize = None
-    dimensions: Dimensions = None
-    on_too_long: TooLong = None
 
 
 class IndexRequest(Struct, forbid_unknown_fields=True):
