@@ -26,7 +26,7 @@ class ServerConfig:
             a pack, what comes before the name of a bundle: `mirror` (so that French is `mirror-fr`)
             unless given.
         model_aliases: other names that clients may call the model by (of a pack, its default), for
-            those that always send one, such as `text-embedding-3-small`. Of several models,
+            those that always send one, such as `text-embedding-3-small`; `*` is any. Of several,
             `NAME=MODEL` is another name of one of them, and `NAME=SOURCE` is what the model of a
             bundle is called, or comes before the names of a pack.
         languages: names or languages of the bundles of a pack to serve; all unless given.
@@ -45,7 +45,8 @@ class ServerConfig:
             is refused (`refuse`, 422), or the field has no effect (`ignore`).
         on_too_long: what becomes of a text of more tokens than the model takes, unless the request
             says: it is refused (`error`, 413), cut at its end (`truncate`) or beginning
-            (`truncate-left`), or encoded in chunks whose vectors are averaged (`chunk`).
+            (`truncate-left`), or encoded in chunks whose vectors are averaged (`chunk`). By default
+            the protocol decides: that of text-embeddings-inference cuts, others refuse.
         timeout: seconds until a request is given up, unless it gives fewer itself
             (`X-Request-Timeout`).
         body_timeout: seconds in which the body of a request must have arrived.
@@ -72,7 +73,7 @@ class ServerConfig:
     max_wait: float = 1.0
     token_budget: int = 2048
     unknown_fields: UnknownFields = "refuse"
-    on_too_long: OnTooLong = "error"
+    on_too_long: OnTooLong | None = None
     timeout: float = 60.0
     body_timeout: float = 30.0
     api_keys: tuple[str, ...] = ()
@@ -92,9 +93,11 @@ class ServerConfig:
                     " and CUDA graphs exclude each other: they are captured while "
                     "nothing else uses the card, so restart the server for another model",
                 )
-        for name, known in (("on_too_long", OnTooLong), ("unknown_fields", UnknownFields)):
-            if (value := getattr(self, name)) not in get_args(known):
-                raise ConfigError(field=name, expected=f"one of {get_args(known)}", value=value)
+        choices = {"on_too_long": (*get_args(OnTooLong), None),
+                   "unknown_fields": get_args(UnknownFields)}  # fmt: skip
+        for name, known in choices.items():
+            if (value := getattr(self, name)) not in known:
+                raise ConfigError(field=name, expected=f"one of {known}", value=value)
         if self.max_waiting_texts < self.max_items:
             raise ConfigError(
                 Setting("max_waiting_texts"),

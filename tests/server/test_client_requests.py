@@ -53,6 +53,8 @@ RANKS = [
                                                           False}),
     ("mixedbread 0.54.0", "/v1/reranking", {"model": "ranks", "query": QUERY, "input": TEXTS,
         "top_k": 2, "return_input": True, "rewrite_query": False}),
+    ("xinference-client 4.1.0", RERANK, OF_DOCUMENTS | {"top_n": 2, "max_chunks_per_doc": None,
+        "return_documents": None, "return_len": None, "kwargs": "{}"}),
     ("rerankers 0.10.0 jina", RERANK, OF_DOCUMENTS | {"top_n": 3, "return_documents": True}),
     ("rerankers 0.10.0 voyage", RERANK, OF_DOCUMENTS | {"top_k": 3, "return_documents": True}),
     ("rerankers 0.10.0 mixedbread.ai", "/v1/reranking", {"model": "ranks", "query": QUERY,
@@ -69,12 +71,19 @@ RANKS = [
 REFUSED = [
     (EMBED, {"input": "a", "output_dtype": "int8"}, "output_dtype"),
     (EMBED, {"input": "a", "embedding_type": "ubinary"}, "embedding_type"),
+    (EMBED, {"input": "a", "encoding_format": ["float", "int8"]}, "encoding_format"),
+    ("/v2/embed", {"texts": ["a"], "embedding_types": ["int8"]}, "embedding_types"),
+    ("/v2/embed", {"texts": ["a"], "max_tokens": 5}, "max_tokens"),
+    ("/v1/embed", {"texts": ["a"], "input_type": "clustering"}, "input_type"),
+    ("/v2/embed", {"texts": ["a " * 500], "truncate": "NONE"}, "item 0"),
+    ("/v1/ranking", {"query": {"text": "a"}, "passages": [{"text": "a " * 500}]}, "item 0"),
     (EMBED, {"input": "a", "late_chunking": True}, "late_chunking"),
     (EMBED, {"input": "a", "task": "classification"}, "task"),
     (EMBED, {"input": "a", "modality": "image"}, "modality"),
     (EMBED, {"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
     (EMBED, {"input": "a " * 500, "truncation": False}, "item 0"),
     ("/embed", {"inputs": "a", "late_chunking": True}, "late_chunking"),
+    (RERANK, OF_DOCUMENTS | {"kwargs": '{"normalize": false}', "normalize": False}, "normalize"),
     (RERANK, OF_DOCUMENTS | {"rank_fields": ["title"]}, "rank_fields"),
     (RERANK, OF_DOCUMENTS | {"instruction": "Find birds."}, "instruction"),
     (RERANK, OF_DOCUMENTS | {"top_k": 2, "top_n": 1}, "top_k"),
@@ -88,7 +97,7 @@ def app(bundle, tiny_reranker):
     folder = tiny_reranker("bert")
     app = create_app(
         (bundle, folder),
-        ServerConfig(model_aliases=(f"vectors={bundle}", f"ranks={folder}"),
+        ServerConfig(model_aliases=(f"vectors={bundle}", f"ranks={folder}", "*"),
                      load=LoadOptions(threads=1)),
     )  # fmt: skip
     app.state.registry.wait_until_warm()
@@ -117,6 +126,53 @@ def test_vectors(app, client, path, fields, plain):
     assert status == 200, answer
     expected = ask(app, EMBED, body | plain)[1]
     np.testing.assert_allclose(vectors(answer), vectors(expected), atol=ANY_BATCH)
+
+
+def test_vectors_in_coheres_form(app):
+    """Its client, version 7.3.1, sends these; the texts come back, and long ones are cut."""
+    expected = vectors(ask(app, EMBED, {"input": TEXTS})[1])
+    body = {"model": "vectors", "texts": TEXTS, "input_type": "search_document"}
+    for path, more in (
+        ("/v2/embed", {"embedding_types": ["float"], "truncate": "END"}),
+        ("/v1/embed", {"embedding_types": ["float"]}),
+        ("/v1/embed", {}),
+    ):
+        status, answer = ask(app, path, body | more)
+        assert status == 200, answer
+        found = answer["embeddings"]["float"] if more else answer["embeddings"]
+        np.testing.assert_allclose(found, expected, atol=ANY_BATCH)
+        form = "by_type" if more else "floats"
+        assert (answer["response_type"], answer["texts"]) == (f"embeddings_{form}", TEXTS)
+        assert answer["meta"]["billed_units"]["input_tokens"] > 0
+    body = {"texts": TEXTS * 30 + ["river " * 600], "output_dimension": 8}
+    found = np.array(ask(app, "/v2/embed", body)[1]["embeddings"]["float"])
+    assert found.shape == (91, 8)
+
+
+def test_vectors_in_several_encodings(app):
+    """A client of Mixedbread may send a list; of one it gets vectors, and of two an object."""
+    expected = vectors(ask(app, EMBED, {"input": TEXTS})[1])
+    for kinds in (["float"], ["base64"]):
+        answer = ask(app, EMBED, {"input": TEXTS, "encoding_format": kinds})[1]
+        np.testing.assert_allclose(vectors(answer), expected, atol=ANY_BATCH)
+    answer = ask(app, EMBED, {"input": TEXTS, "encoding_format": ["float", "base64"]})[1]
+    for kind in ("float", "base64"):
+        one = {"data": [{"embedding": row["embedding"][kind]} for row in answer["data"]]}
+        np.testing.assert_allclose(vectors(one), expected, atol=ANY_BATCH)
+
+
+def test_ranks_in_the_form_of_nim(app):
+    """langchain-nvidia-ai-endpoints and LlamaIndex's reranker send these, version 1.5.0."""
+    plain = ask(app, "/rerank", OF_TEXTS | {"raw_scores": True})[1]
+    body = {"model": "ranks", "query": {"text": QUERY}, "passages": [{"text": t} for t in TEXTS]}
+    for more in ({}, {"truncate": "END"}, {"truncate": "NONE"}):
+        status, answer = ask(app, "/v1/ranking", body | more)
+        assert status == 200, answer
+        found = [(one["index"], one["logit"]) for one in answer["rankings"]]
+        assert [i for i, _ in found] == [one["index"] for one in plain]
+        expected = [one["score"] for one in plain]
+        np.testing.assert_allclose([s for _, s in found], expected, atol=4 * SCORE_ERROR)
+        assert answer["usage"]["total_tokens"] > 0
 
 
 @pytest.mark.parametrize(("client", "path", "body"), RANKS)
@@ -161,6 +217,27 @@ def test_classes(app):
     status, answer = ask(app, "/classify", {"input": TEXTS, "model": "ranks"})
     assert [one["probs"] for one in answer["data"]] == [[one["score"]] for (one,) in plain]
     assert [one["label"] for one in answer["data"]] == [one["label"] for (one,) in plain]
+
+
+def test_each_protocol_cuts_long_texts_as_its_own_server_does(app):
+    long = "river " * 600
+    bodies = {"/embed": {"inputs": long}, "/rerank": {"query": "a", "texts": [long]},
+              "/predict": {"inputs": [long]}, "/embed_all": {"inputs": long},
+              "/similarity": {"inputs": {"source_sentence": long, "sentences": ["a"]}}}  # fmt: skip
+    for path, body in bodies.items():
+        assert ask(app, path, body)[0] == 200
+        if path != "/similarity":
+            assert ask(app, path, body | {"truncate": False})[0] == 413
+    for path, body in ((EMBED, {"input": long}), ("/score", {"text_1": "a", "text_2": long})):
+        status, answer = ask(app, path, body)
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    assert ask(app, "/info", None)[1]["auto_truncate"] is True
+
+
+def test_any_name_is_the_default_model_where_the_alias_is_a_star(app):
+    for path, body in (("/embed", {"inputs": QUERY}), ("/rerank", OF_TEXTS)):
+        status, answer = ask(app, path, body | {"model": "text-embedding-3-small"})
+        assert (status, answer) == (200, ask(app, path, body)[1])
 
 
 def test_other_paths_and_an_empty_text(app):

@@ -64,12 +64,33 @@ def test_health_and_metadata(app, encoder):
         assert found["outputs"][0]["shape"] == [-1, encoder.dimension]
         answer = json.loads(ask(app, path=f"/v2/models/{name}/ready")[2])
         assert answer == {"name": name, "ready": True}
-    for path in ("/v2/models/no", "/v2/models/no/ready", "/v2/no"):
+        config = json.loads(ask(app, path=f"/v2/models/{name}/versions/1/config")[2])
+        assert config["output"][0]["dims"] == [encoder.dimension]
+        assert config["max_batch_size"] == 100
+    for body in (b"", {}, {"ready": True}):
+        found = json.loads(ask(app, body, path="/v2/repository/index")[2])
+        assert found == [{"name": "tiny", "version": "1", "state": "READY", "reason": ""}]
+    assert ask(app, {"no": 1}, path="/v2/repository/index")[0] == 422
+    for path in ("/v2/models/no", "/v2/models/no/ready", "/v2/models/no/stats", "/v2/no"):
         status, _, body = ask(app, path=path)
         assert (status, list(json.loads(body))) == (404, ["error"])
     assert ask(app, path=PATH)[0] == 405
     literal = ask(app, {"inputs": [tensor(["a"])]}, path="/v2/models/{name}/infer")
     assert literal[0] == 404
+
+
+def test_statistics(app):
+    def of_all():
+        return json.loads(ask(app, path="/v2/models/stats")[2])["model_stats"]
+
+    (before,) = of_all()
+    assert ask(app, {"inputs": [tensor(["what is counted", "and timed"])]})[0] == 200
+    (after,) = of_all()
+    assert after["inference_count"] == before["inference_count"] + 2
+    assert after["execution_count"] > before["execution_count"]
+    times = [one["inference_stats"]["compute_infer"]["ns"] for one in (before, after)]
+    assert times[0] < times[1]
+    assert json.loads(ask(app, path="/v2/models/other/stats")[2])["model_stats"] == [after]
 
 
 @pytest.mark.parametrize("texts", [SENTENCES, SENTENCES * 10], ids=["whole", "in pieces"])
@@ -207,6 +228,11 @@ def test_tritons_client(triton, encoder):
     assert client.is_model_ready("tiny")
     assert not client.is_model_ready("no")
     assert client.get_model_metadata("tiny")["inputs"][0]["datatype"] == "BYTES"
+    assert client.get_model_config("tiny", "1")["input"][0]["data_type"] == "TYPE_STRING"
+    (model,) = client.get_model_repository_index()  # "tiny" is an alias
+    for named in ({}, {"model_name": "tiny"}):
+        (counted,) = client.get_inference_statistics(**named)["model_stats"]
+        assert (counted["name"], counted["version"]) == (model["name"], "1")
 
     def given(texts, *, binary):
         rows = np.array([[text.encode()] for text in texts], dtype=object)

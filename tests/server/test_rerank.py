@@ -228,7 +228,7 @@ BAD = [
     ("/rerank", {"query": "a", "texts": []}, 400),
     ("/rerank", {"query": "a", "texts": ["a", " "]}, 400),
     ("/rerank", {"query": "a", "texts": ["a"] * 10}, 413),
-    ("/rerank", {"query": "a", "texts": ["a " * 500]}, 413),
+    ("/rerank", {"query": "a", "texts": ["a " * 500], "truncate": False}, 413),
     ("/rerank", {"query": "a", "texts": "a"}, 422),
     ("/rerank", {"query": 1, "texts": ["a"]}, 422),
     ("/rerank", {"texts": ["a"]}, 422),

@@ -35,7 +35,7 @@ def test_every_answer_is_in_the_document(start_server, bundle, tiny_reranker, tm
     ]  # fmt: skip
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Tested: 28" in done.stdout, done.stdout  # operations
+    assert "Tested: 34" in done.stdout, done.stdout  # operations
     assert server.get("/ready")[0] == 200
     assert server.stop() == 0
     assert not [line for line in server.lines if "Traceback" in line or '"error"' in line]

@@ -114,6 +114,12 @@ Tokens = Annotated[
 ]
 
 
+Models = Annotated[
+    list[Annotated[Values, Meta(description="The name and the state of a model.")]],
+    Meta(description="The models that give vectors."),
+]
+
+
 class OutputTensor(Struct):
     """The tensor `embedding`, and its values, row by row, as `data`."""
 

@@ -81,15 +81,15 @@ _CUT = {True: "truncate", False: "error", "NONE": "error", "START": "truncate-le
         "END": "truncate"}  # fmt: skip
 _TASKS = {"retrieval.query": "query", "retrieval.passage": "document"}
 _SAME = dict.fromkeys
-# Kinds of requests: `openai` is /v1/embeddings, `tei` /embed, `all` /embed_all, `infer` the
-# parameters of /v2/models/NAME/infer; `documents` are those of rerankers with documents, `input`
-# /v1/reranking, `pairs` /score, `labels` /classify; `tensor` are the parameters of a tensor.
-_VECTORS, _SCORES = "openai tei all", "documents input pairs labels"
+# Kinds of requests: `openai` is /v1/embeddings, `cohere` /v2/embed, `tei` /embed, `all` /embed_all,
+# `infer` the parameters of /v2/models/NAME/infer, `tensor` those of a tensor; `documents` are of
+# rerankers with documents, `input` is /v1/reranking, `pairs` /score, `labels` /classify.
+_VECTORS, _SCORES = "openai tei all cohere", "documents input pairs labels"
 CLIENT_FIELDS = (
     ClientField("openai documents labels", "user", str, "OpenAI, vLLM, Infinity"),
-    ClientField("openai tei", "output_dimension", _Number, "Voyage, Cohere, LiteLLM",
+    ClientField("openai tei cohere", "output_dimension", _Number, "Voyage, Cohere, LiteLLM",
                 "dimensions"),
-    ClientField(_VECTORS, "output_dtype", str, "Voyage", None, _SAME(["float"])),
+    ClientField("openai tei all", "output_dtype", str, "Voyage", None, _SAME(["float"])),
     ClientField("openai", "embedding_type", str, "Jina", "encoding_format",
                 {"float": "float", "base64": "base64"}),
     ClientField("openai", "encoding_type", str, "LlamaIndex", "encoding_format",
@@ -97,12 +97,12 @@ CLIENT_FIELDS = (
     ClientField("tei all", "embedding_type", str, "Jina", None, _SAME(["float"])),
     ClientField(_VECTORS, "embedding_types", tuple[str, ...], "Cohere", None,
                 _SAME([("float",)])),
-    ClientField(_VECTORS, "late_chunking", bool, "Jina", None, _SAME([False])),
+    ClientField("openai tei all", "late_chunking", bool, "Jina", None, _SAME([False])),
     ClientField("openai", "task", str, "Jina", "input_type", _TASKS),
     ClientField("tei all", "task", str, "Jina", None, {}),
-    ClientField(_VECTORS, "task_type", str, "Google", None, {}),
+    ClientField("openai tei all", "task_type", str, "Google", None, {}),
     ClientField("openai", "normalized", bool, "Jina, Mixedbread", "normalize"),
-    ClientField("openai", "truncate", bool | str, "Jina, Cohere, NIM", "on_too_long", _CUT),
+    ClientField("openai cohere", "truncate", bool | str, "Jina, Cohere, NIM", "on_too_long", _CUT),
     ClientField("openai", "truncation", bool, "Voyage", "on_too_long",
                 {True: "truncate", False: "error"}),
     ClientField("openai", "truncate_prompt_tokens", int, "vLLM", "on_too_long", {-1: "truncate"}),
@@ -110,7 +110,7 @@ CLIENT_FIELDS = (
     ClientField("openai", "embed_dtype", str, "vLLM", None, _SAME(["float32"])),
     ClientField("openai", "endianness", str, "vLLM", None, _SAME(["native", "little"])),
     ClientField("openai", "add_special_tokens", bool, "vLLM", None, _SAME([True])),
-    ClientField(f"openai {_SCORES} infer", "priority", int, "vLLM, Cohere, Triton"),
+    ClientField(f"openai {_SCORES} infer cohere", "priority", int, "vLLM, Cohere, Triton"),
     ClientField("documents", "top_k", _Number, "Voyage, Mixedbread, NIM", "top_n"),
     ClientField("documents", "truncation", bool, "Voyage", "truncate"),
     ClientField("documents pairs labels", "truncate_prompt_tokens", int, "vLLM", "truncate",
@@ -120,6 +120,8 @@ CLIENT_FIELDS = (
     ClientField("documents", "max_chunks_per_doc", int, "Cohere"),
     ClientField("documents input", "rank_fields", tuple[str, ...], "Cohere, Mixedbread", None,
                 _SAME([("text",)])),
+    ClientField("documents", "return_len", bool, "Xinference", None, _SAME([False])),
+    ClientField("documents", "kwargs", str, "Xinference", None, _SAME(["{}"])),
     ClientField("documents", "return_embeddings", bool, "Jina", None, _SAME([False])),
     ClientField("documents pairs", "instruction", str, "vLLM", None, {}),
     ClientField("input", "rewrite_query", bool, "Mixedbread", None, _SAME([False])),

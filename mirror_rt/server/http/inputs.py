@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from mirror_rt.pipeline.options import EncodeKeywords, OnTooLong
 from mirror_rt.pipeline.pipeline import EncodedTexts
 from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES
 from mirror_rt.server.admission.problems import Problem
-from mirror_rt.server.exchange import Answer, Exchange
-from mirror_rt.server.http.schemas import EmbeddingsRequest, InferParameters, Inputs
+from mirror_rt.server.exchange import Exchange
+from mirror_rt.server.http.schemas import Inputs, VectorOptions
 from mirror_rt.server.models.service import Items, ModelService
-
-# Number of vectors that are written at a time; other tasks have their turn in between.
-ROWS = 64
 
 
 async def encode(
@@ -32,9 +29,7 @@ async def encode(
     return encoded
 
 
-def options_of(
-    request: EmbeddingsRequest | InferParameters, service: ModelService
-) -> EncodeKeywords:
+def options_of(request: VectorOptions, service: ModelService) -> EncodeKeywords:
     """Return the options of `Encoder.encode` that a request gives."""
     name = request.prompt_name
     if name is None and request.prompt is None and request.input_type is not None:
@@ -43,7 +38,7 @@ def options_of(
     return {
         "truncate_dim": request.dimensions or None,
         "normalize_embeddings": request.normalize,
-        "on_too_long": request.on_too_long or service.config.on_too_long,
+        "on_too_long": request.on_too_long or service.config.on_too_long or "error",
         "prompt_name": name,
         "prompt": request.prompt,
     }
@@ -55,20 +50,6 @@ def too_long(choice: OnTooLong, truncate: bool | None, direction: str | None) ->
         choice = "truncate" if truncate else "error"
     left = choice == "truncate" and direction in ("Left", "left")
     return "truncate-left" if left else choice
-
-
-def vectors_answer(content: Iterator[bytes], encoded: EncodedTexts) -> Answer:
-    """Return an answer whose content was written of these vectors: at once if they are few."""
-    headers = truncated_header(encoded)
-    if len(encoded.embeddings) <= ROWS:
-        return Answer(b"".join(content), headers=headers)
-    return Answer(content, headers=headers, held=encoded.embeddings.nbytes)
-
-
-def truncated_header(encoded: EncodedTexts) -> list[tuple[bytes, bytes]]:
-    """Return a header with the number of texts that were cut; none if no text was."""
-    cut = sum(encoded.truncated.tolist())
-    return [(b"x-truncated-items", str(cut).encode())] if cut else []
 
 
 def items_of(

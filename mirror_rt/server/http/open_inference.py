@@ -15,11 +15,13 @@ from typing import Any
 
 import orjson
 
+from mirror_rt.scheduling import SchedulerStatistics
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.exchange import OCTETS, Answer, Exchange
+from mirror_rt.server.http import answers
 from mirror_rt.server.http.answers import Inferred, Values
 from mirror_rt.server.http.decoding import decoders
-from mirror_rt.server.http.inputs import ROWS, encode, options_of, vectors_answer
+from mirror_rt.server.http.inputs import encode, options_of
 from mirror_rt.server.http.operations import (
     EMBEDDED,
     MODEL_NAME,
@@ -29,25 +31,36 @@ from mirror_rt.server.http.operations import (
     operation,
     parameter,
 )
-from mirror_rt.server.http.schemas import InferInput, InferParameters, InferRequest
+from mirror_rt.server.http.pieces import NUMPY, ROWS, vectors_answer
+from mirror_rt.server.http.schemas import (
+    IndexRequest,
+    InferInput,
+    InferParameters,
+    InferRequest,
+)
 from mirror_rt.server.models.registry import Registry
+from mirror_rt.server.models.served_models import NamedEncoder
 from mirror_rt.vectors.quantization import Embeddings
 from mirror_rt.version import __version__
 
 _LENGTH = "inference-header-content-length"
 # JSON is decoded in one piece, which takes some milliseconds; more texts go as bytes.
 _MOST_JSON = 1 << 20
-_decoders = decoders(InferRequest)
+_decoders, _index = decoders(InferRequest), decoders(IndexRequest)
+# Every model is the first version, which clients may name.
+_VERSION = "/v2/models/{name}/versions/1"
+_EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "statistics"]
+_SERVER = {"name": "mirror_rt", "version": __version__, "extensions": _EXTENSIONS}
+_COUNTED = {"name": MODEL_NAME, "version": "1", "inference_count": 7, "execution_count": 2}
 
 
 @operation(
     OIP, "/v2", "The server", "Names the extensions of the protocol.", Values, about="The server.",
-    example={"name": "mirror_rt", "version": "0.1.0", "extensions": ["binary_tensor_data"]},
+    example=_SERVER,
 )  # fmt: skip
 async def server(_: Registry, __: Exchange, ___: bytes) -> Answer:
     """Answer GET /v2: the server and its extensions of the protocol."""
-    values = {"name": "mirror_rt", "version": __version__, "extensions": ["binary_tensor_data"]}
-    return Answer(orjson.dumps(values))
+    return Answer(orjson.dumps(_SERVER))
 
 
 @operation(
@@ -60,56 +73,114 @@ async def live(_: Registry, __: Exchange, ___: bytes) -> Answer:
 
 
 @operation(
+    OIP, "/v2/models/{name}/ready", "Is a model ready?", "Has just run every model.", Values,
+    about="The model has just run.", example={"name": MODEL_NAME, "ready": True},
+    statuses=(401, 404, 503), parameters=(NAMED,), also=(f"{_VERSION}/ready",),
+)  # fmt: skip
+@operation(
     OIP, "/v2/health/ready", "Is every model ready?", "Answers as /ready does.", Values,
     about="Every model has just run.", example={"ready": True}, statuses=(503,),
 )  # fmt: skip
-async def ready(registry: Registry, _: Exchange, __: bytes) -> Answer:
-    """Answer GET /v2/health/ready: every model has just run."""
+async def ready(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
+    """Answer GET /v2/health/ready, and that of a model: every model has just run."""
+    name = exchange.scope["path_params"].get("name")
+    if name is not None:
+        registry.models.find(name, None)
     await registry.check_ready()
-    return Answer(b'{"ready":true}')
+    return Answer(orjson.dumps({"ready": True} | ({} if name is None else {"name": name})))
 
 
+@operation(
+    OIP, "/v2/repository/index", "The models", "Lists the models that give vectors, as Triton.",
+    answers.Models, about="The models.", request=IndexRequest, body={"ready": True},
+    example=[{"name": MODEL_NAME, "version": "1", "state": "READY", "reason": ""}],
+)  # fmt: skip
+async def index(registry: Registry, _: Exchange, body: bytes) -> Answer:
+    """Answer POST /v2/repository/index, whose body may be empty; every model can be asked."""
+    if body:
+        _index[registry.config.unknown_fields].decode(body)
+    known = {"version": "1", "state": "READY", "reason": ""}
+    return Answer(orjson.dumps([{"name": one.name} | known for one in _encoders(registry)]))
+
+
+@operation(
+    OIP, "/v2/models/{name}/stats", "What ran of a model", "As Triton's clients read it.", Values,
+    about="Texts, runs and their times.", parameters=(NAMED,), also=(f"{_VERSION}/stats",),
+    example={"model_stats": [_COUNTED]}, statuses=(401, 404, 422),
+)  # fmt: skip
+@operation(
+    OIP, "/v2/models/stats", "What ran of all models", "As Triton's clients read it.", Values,
+    about="Texts, runs and their times.", example={"model_stats": [_COUNTED]},
+)  # fmt: skip
+async def statistics(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
+    """Answer GET /v2/models/stats, and that of a model: what ran since it was loaded."""
+    name = exchange.scope["path_params"].get("name")
+    chosen = _encoders(registry) if name is None else [registry.models.find(name, None)]
+    counted = [_counts(one.name, registry.counts(one)) for one in chosen]
+    return Answer(orjson.dumps({"model_stats": counted}))
+
+
+def _encoders(registry: Registry) -> list[NamedEncoder]:
+    return [one for one in registry.models.by_name.values() if not one.reranks]
+
+
+def _counts(name: str, counts: SchedulerStatistics) -> dict[str, Any]:
+    times = {
+        "success": (counts.texts, counts.queue_seconds + counts.run_seconds),
+        "fail": (counts.failed, 0), "queue": (counts.texts, counts.queue_seconds),
+        "compute_infer": (counts.batches, counts.run_seconds),
+    }  # fmt: skip
+    return {
+        "name": name, "version": "1", "inference_count": counts.texts,
+        "execution_count": counts.batches,
+        "inference_stats": {
+            key: {"count": n, "ns": int(seconds * 1e9)} for key, (n, seconds) in times.items()
+        },
+    }  # fmt: skip
+
+
+def _configuration(name: str, dimension: int, most: int) -> dict[str, Any]:
+    return {
+        "name": name, "platform": "", "backend": "mirror_rt", "max_batch_size": most,
+        "input": [{"name": "text", "data_type": "TYPE_STRING", "dims": [1]}],
+        "output": [{"name": "embedding", "data_type": "TYPE_FP32", "dims": [dimension]}],
+    }  # fmt: skip
+
+
+def _tensors(name: str, dimension: int) -> dict[str, Any]:
+    return {
+        "name": name, "versions": ["1"], "platform": "mirror_rt_onnx",
+        "inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}],
+        "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [-1, dimension]}],
+    }  # fmt: skip
+
+
+@operation(
+    OIP, "/v2/models/{name}/config", "The configuration of a model", "As Triton's clients read it.",
+    Values, about="Names, types and shapes; the number of texts is not in them.",
+    example=_configuration(MODEL_NAME, 384, 2048), statuses=(401, 404, 422), parameters=(NAMED,),
+    also=(f"{_VERSION}/config",),
+)  # fmt: skip
 @operation(
     OIP, "/v2/models/{name}", "The tensors of a model", "Describes input and output.", Values,
     about="The tensors of the model; -1 is any number of texts.",
-    example={
-        "name": MODEL_NAME, "platform": "mirror_rt_onnx",
-        "inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}],
-        "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [-1, 384]}],
-    },
-    statuses=(401, 404, 422), parameters=(NAMED,), also=("/v2/models/{name}/versions/1",),
+    example=_tensors(MODEL_NAME, 384), statuses=(401, 404, 422), parameters=(NAMED,),
+    also=(_VERSION,),
 )  # fmt: skip
 async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
-    """Answer GET /v2/models/{name}: the tensors of a model."""
+    """Answer GET /v2/models/{name} and its /config: the tensors of a model."""
     name = exchange.scope["path_params"]["name"]
-    dimension = registry.facts[registry.models.find(name, None)].dimension
-    values = {
-        "name": name,
-        "platform": "mirror_rt_onnx",
-        "inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}],
-        "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [-1, dimension]}],
-    }
-    return Answer(orjson.dumps(values))
-
-
-@operation(
-    OIP, "/v2/models/{name}/ready", "Is a model ready?", "Has just run every model.", Values,
-    about="The model has just run.", example={"name": MODEL_NAME, "ready": True},
-    statuses=(401, 404, 503), parameters=(NAMED,), also=("/v2/models/{name}/versions/1/ready",),
-)  # fmt: skip
-async def model_ready(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
-    """Answer GET /v2/models/{name}/ready: the model has just run, as have all others."""
-    name = exchange.scope["path_params"]["name"]
-    registry.models.find(name, None)
-    await registry.check_ready()
-    return Answer(orjson.dumps({"name": name, "ready": True}))
+    size = registry.facts[registry.models.find(name, None)].dimension
+    if exchange.route.endswith("/config"):
+        return Answer(orjson.dumps(_configuration(name, size, registry.config.max_items)))
+    return Answer(orjson.dumps(_tensors(name, size)))
 
 
 @operation(
     OIP, "/v2/models/{name}/infer", "A vector for each text",
     "Encodes the tensor `text` to the tensor `embedding`. The parameter `dimensions` is here to "
     "keep the example short.",
-    Inferred, request=InferRequest, octets=True, also=("/v2/models/{name}/versions/1/infer",),
+    Inferred, request=InferRequest, octets=True, also=(f"{_VERSION}/infer",),
     parameters=(NAMED, parameter(
         "header", "Inference-Header-Content-Length",
         "The bytes of the JSON, where texts follow it as bytes.", type="integer", minimum=0,
@@ -217,9 +288,7 @@ def _numbers(head: dict[str, Any], vectors: Embeddings) -> Iterator[bytes]:
     header = _header(head, vectors, {})
     yield header[: -len(b"}]}")] + b',"data":'
     for start in range(0, len(vectors), ROWS):
-        part = orjson.dumps(
-            vectors[start : start + ROWS].ravel(), option=orjson.OPT_SERIALIZE_NUMPY
-        )
+        part = orjson.dumps(vectors[start : start + ROWS].ravel(), option=NUMPY)
         yield (b"," if start else b"[") + part[1:-1]
     yield b"]}]}"
 

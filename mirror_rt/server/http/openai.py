@@ -1,4 +1,4 @@
-"""Speak OpenAI's protocol: /v1/embeddings and /v1/models."""
+"""Speak OpenAI's protocol, /v1/embeddings and /v1/models, and Cohere's /v2/embed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 
 import orjson
 
-from mirror_rt.pipeline.pipeline import EncodedTexts
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.exchange import Answer, Exchange
 from mirror_rt.server.http.answers import Embeddings, Values
 from mirror_rt.server.http.decoding import BodyDecoder
-from mirror_rt.server.http.inputs import ROWS, encode, options_of, vectors_answer
+from mirror_rt.server.http.inputs import encode, options_of
 from mirror_rt.server.http.operations import (
     EMBEDDED,
     MODEL_NAME,
@@ -22,10 +21,13 @@ from mirror_rt.server.http.operations import (
     TEXT,
     operation,
 )
-from mirror_rt.server.http.schemas import EmbeddingsRequest, InputList
+from mirror_rt.server.http.pieces import results_answer, rows_of, vectors_answer
+from mirror_rt.server.http.schemas import EmbeddingsRequest, InputList, TextsRequest
 from mirror_rt.server.models.registry import Registry
 
 _decode = BodyDecoder(EmbeddingsRequest, "input", InputList)
+_decode_texts = BodyDecoder(TextsRequest, "input", list[str])
+_META = {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 6}}
 _MODEL = {"id": MODEL_NAME, "object": "model", "created": 1795366515, "owned_by": "mirror_rt"}
 
 
@@ -43,12 +45,58 @@ async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Ans
     """Answer POST /v1/embeddings."""
     request = await _decode(body, registry.config)
     service = await registry.service(exchange, request.model, request.lang)
-    options = options_of(request, service)
-    encoded = await encode(request.input, "input", service, exchange, options)
+    encoded = await encode(request.input, "input", service, exchange, options_of(request, service))
+    vectors, kinds = encoded.embeddings, request.encoding_format or "float"
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+
+    def result(i: int) -> dict[str, Any]:
+        row = vectors[i]
+        found = {kind: row if kind == "float" else _packed(row) for kind in kinds}
+        if len(found) > 1:
+            return {"object": "embedding_dict", "index": i, "embedding": found}
+        return {"object": "embedding", "index": i, "embedding": found[kinds[0]]}
+
     usage = dict.fromkeys(("prompt_tokens", "total_tokens"), exchange.tokens)
     tail = {"model": service.model.name, "usage": usage}
-    content = _content(encoded, tail, as_base64=request.encoding_format == "base64")
-    return vectors_answer(content, encoded)
+    return results_answer(b'{"object":"list","data":[', result, tail, encoded)
+
+
+def _packed(vector: Any) -> str:
+    return base64.b64encode(vector.astype("<f4", copy=False)).decode()
+
+
+@operation(
+    OPENAI, "/v2/embed", "A vector for each text, as Cohere does",
+    "Takes the fields of Cohere, and cuts long texts as it does. At /v1/embed, Cohere's first "
+    "version, vectors are in an object where `embedding_types` is given, and else in a list.",
+    Values, about="The vectors, in the order of the texts.", request=TextsRequest,
+    body={"texts": [TEXT], "output_dimension": 4}, also=("/v1/embed",),
+    example={
+        "embeddings": {"float": [EMBEDDED]}, "response_type": "embeddings_by_type",
+        "id": "5a3f0c", "texts": [TEXT], "meta": _META,
+    },
+)  # fmt: skip
+async def texts(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """Answer POST /v2/embed and /v1/embed."""
+    request = await _decode_texts(body, registry.config)
+    service = await registry.service(exchange, request.model, request.lang)
+    request.on_too_long = request.on_too_long or registry.config.on_too_long or "truncate"
+    encoded = await encode(request.input, "texts", service, exchange, options_of(request, service))
+    first = exchange.scope["path"].endswith("/v1/embed")
+    by_type = not first or getattr(request, "embedding_types", None) is not None
+    tail = {
+        "response_type": "embeddings_by_type" if by_type else "embeddings_floats",
+        "id": exchange.request_id, "texts": request.input,
+        "meta": {"api_version": {"version": "1" if first else "2"},
+                 "billed_units": {"input_tokens": exchange.tokens}},
+    }  # fmt: skip
+
+    def pieces() -> Iterator[bytes]:
+        yield b'{"embeddings":' + b'{"float":' * by_type
+        yield from rows_of(encoded.embeddings)
+        yield b"}" * by_type + b"," + orjson.dumps(tail)[1:]
+
+    return vectors_answer(pieces(), encoded)
 
 
 @operation(
@@ -79,20 +127,3 @@ def _describe(registry: Registry, name: str) -> dict[str, Any]:
     language = found.language if name in registry.models.by_name else None
     values = {"id": name, "object": "model", "created": found.created, "owned_by": "mirror_rt"}
     return values | ({"language": language} if language is not None else {})
-
-
-def _content(encoded: EncodedTexts, tail: dict[str, Any], *, as_base64: bool) -> Iterator[bytes]:
-    """Yield the JSON object in pieces: many vectors at once would hold up everybody else."""
-    vectors = encoded.embeddings
-    yield b'{"object":"list","data":'
-    for start in range(0, len(vectors), ROWS):
-        part: list[Any] = list(vectors[start : start + ROWS])
-        if as_base64:
-            part = [base64.b64encode(row.astype("<f4", copy=False)).decode() for row in part]
-        rows = [
-            {"object": "embedding", "index": i, "embedding": row}
-            for i, row in enumerate(part, start)
-        ]
-        data = orjson.dumps(rows, option=orjson.OPT_SERIALIZE_NUMPY)
-        yield (b"," if start else b"[") + data[1:-1]
-    yield b"]," + orjson.dumps(tail)[1:]

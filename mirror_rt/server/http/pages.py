@@ -13,7 +13,6 @@ from typing import Any
 
 import orjson
 
-from mirror_rt.scheduling import SchedulerStatistics
 from mirror_rt.server.exchange import HTML, Answer, Exchange
 from mirror_rt.server.http.answers import Values
 from mirror_rt.server.http.operations import MODEL_NAME, WATCH, operation
@@ -113,12 +112,11 @@ async def status(registry: Registry, _: Exchange, __: bytes) -> Answer:
 
 
 def _of_model(registry: Registry, model: NamedEncoder) -> dict[str, Any]:
-    facts, service = registry.facts[model], registry.services.get(model.name)
-    counts = SchedulerStatistics() if service is None else service.scheduler.statistics()
+    facts, counts = registry.facts[model], registry.counts(model)
     return {
         "name": model.name,
         "language": model.language,
-        "loaded": service is not None,
+        "loaded": model.name in registry.services,
         "provider": facts.provider,
         "provider_reason": facts.provider_reason,
         "precision": facts.precision,

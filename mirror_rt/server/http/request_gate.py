@@ -45,7 +45,7 @@ EXCHANGE = "mirror_rt.exchange"
 
 def shape_of(path: str) -> ProblemShape:
     """Return the shape in which the clients of a path expect errors."""
-    if path.startswith("/v2") and path != "/v2/rerank":
+    if path.startswith("/v2") and path not in ("/v2/rerank", "/v2/embed"):
         return inference_shape
     is_openai = path.startswith(("/v1/", "/v2/")) or path in _OF_OPENAI
     return openai_shape if is_openai else tei_shape

@@ -17,26 +17,27 @@ from mirror_rt.server.http.answers import (
     Values,
 )
 from mirror_rt.server.http.decoding import BodyDecoder
-from mirror_rt.server.http.inputs import check_number, check_texts, truncated_header
+from mirror_rt.server.http.inputs import check_number, check_texts
 from mirror_rt.server.http.operations import MODEL_NAME, RERANK, TEI, TEXT, operation
+from mirror_rt.server.http.pieces import NUMPY, results_answer, truncated_header
 from mirror_rt.server.http.rerank_schemas import (
+    CutRequest,
+    Document,
     Documents,
     DocumentsRequest,
     InputRequest,
     LabelsRequest,
     PairsRequest,
+    PassagesRequest,
     PredictParameters,
     PredictRequest,
     RerankRequest,
 )
 from mirror_rt.server.http.scoring import (
-    NUMPY,
-    answer_in_pieces,
     as_items,
     as_list,
     by_score,
     cut_or_refuse,
-    end_of,
     probabilities,
     score_items,
     score_texts,
@@ -48,6 +49,7 @@ from mirror_rt.tokens.pairs import Pair
 _rerank = BodyDecoder(RerankRequest, "texts", list[str])
 _documents = BodyDecoder(DocumentsRequest, "documents", Documents)
 _input = BodyDecoder(InputRequest, "documents", Documents)
+_passages = BodyDecoder(PassagesRequest, "passages", list[Document])
 _pairs = BodyDecoder(PairsRequest, "text_2", list[str])
 _labels = BodyDecoder(LabelsRequest, "input", list[str])
 _predict = BodyDecoder(PredictRequest, "inputs", list[str | list[str]])
@@ -88,7 +90,7 @@ async def rerank(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
         found = {"index": i, "score": scores[i]}
         return found | ({"text": request.texts[i]} if request.return_text else {})
 
-    return answer_in_pieces(b"[", scores, request.top_n, result, b"]", encoded)
+    return results_answer(b"[", result, None, encoded, scores, request.top_n)
 
 
 @operation(
@@ -146,7 +148,31 @@ async def documents(registry: Registry, exchange: Exchange, body: bytes) -> Answ
             "billed_units": {"search_units": 1}, "tokens": {"input_tokens": exchange.tokens},
         }  # fmt: skip
     name = b"data" if voyage or mixedbread else b"results"
-    return answer_in_pieces(b'{"%s":[' % name, scores, request.top_n, result, end_of(tail), encoded)
+    return results_answer(b'{"%s":[' % name, result, tail, encoded, scores, request.top_n)
+
+
+@operation(
+    RERANK, "/v1/ranking", "Passages in the order of a query", "Takes the fields of NIM.",
+    Values, about="The passages, the best first, with the outputs of the model.",
+    request=PassagesRequest, example={"rankings": [{"index": 1, "logit": 4.27}], "usage": _USAGE},
+    body={"query": {"text": _ASKED["query"]}, "passages": [{"text": TEXT}]},
+)  # fmt: skip
+async def ranking(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
+    """Answer POST /v1/ranking, as NIM does."""
+    request = await _passages(body, registry.config)
+    service = await registry.service(exchange, request.model, request.lang, reranks=True)
+    cut = None if request.truncate is None else request.truncate == "END"
+    encoded = await score_texts(
+        service, exchange, [request.query.text], [one.text for one in request.passages],
+        "passages", cut_or_refuse(service, CutRequest(truncate=cut)),
+    )  # fmt: skip
+    logits = probabilities(encoded, raw=True)[:, 0]
+    tail = {"usage": tail_of(service, exchange)["usage"]}
+
+    def result(i: int) -> dict[str, Any]:
+        return {"index": i, "logit": logits[i]}
+
+    return results_answer(b'{"rankings":[', result, tail, encoded, logits)
 
 
 @operation(
@@ -175,9 +201,7 @@ async def score(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     def result(i: int) -> dict[str, Any]:
         return {"index": i, "object": "score", "score": scores[i]}
 
-    return answer_in_pieces(
-        b'{"data":[', None, None, result, end_of(tail_of(service, exchange)), encoded
-    )
+    return results_answer(b'{"data":[', result, tail_of(service, exchange), encoded)
 
 
 @operation(
@@ -208,7 +232,7 @@ async def classify(registry: Registry, exchange: Exchange, body: bytes) -> Answe
         return {"index": i, "label": best, "probs": row, "num_classes": len(labels)}
 
     tail = tail_of(service, exchange, "classify" if infinity else "list")
-    return answer_in_pieces(b'{"data":[', None, None, result, end_of(tail), encoded)
+    return results_answer(b'{"data":[', result, tail, encoded)
 
 
 @operation(
@@ -238,5 +262,5 @@ async def predict(registry: Registry, exchange: Exchange, body: bytes) -> Answer
 
     # Hugging Face's client, which sends parameters, expects a list for each text.
     if several or request.parameters is not None:
-        return answer_in_pieces(b"[", None, None, result, b"]", encoded)
+        return results_answer(b"[", result, None, encoded)
     return Answer(orjson.dumps(result(0), option=NUMPY), headers=truncated_header(encoded))

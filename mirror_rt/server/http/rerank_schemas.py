@@ -116,6 +116,18 @@ class InputRequest(RankedRequest, kw_only=True):
     return_documents: Returned = field(name="return_input", default=None)
 
 
+class PassagesRequest(OfModel, kw_only=True):
+    """A request for the order of passages, in the fields of NIM."""
+
+    query: Annotated[Document, Meta(description="The text that the others are compared with.")]
+    passages: Annotated[
+        Annotated[list[Document], SomeItems], Meta(description="The passages to put in order.")
+    ]
+    truncate: Annotated[
+        Literal["NONE", "END"] | None, Meta(description="Refuse pairs that are too long, or cut.")
+    ] = None
+
+
 Side = Annotated[Text | Texts | None, Meta(description="One text, or the texts of all pairs.")]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mirror_rt.pipeline.options import OnTooLong
@@ -71,17 +72,9 @@ Direction = Annotated[
 ]
 
 
-@of_clients("openai")
-class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
-    """A request of OpenAI's protocol, which the fields from `lang` on extend."""
+class VectorOptions(Struct, forbid_unknown_fields=True, kw_only=True):
+    """How texts are encoded, beyond the protocols."""
 
-    input: Inputs
-    model: ModelName = None
-    encoding_format: Annotated[
-        Literal["float", "base64"] | None,
-        Meta(description="Vectors as lists of numbers, or as base64 of little-endian float32, "
-             "which is smaller and quicker to read."),
-    ] = None  # fmt: skip
     dimensions: Dimensions = None
     lang: Language = None
     input_type: InputType = None
@@ -89,6 +82,37 @@ class EmbeddingsRequest(Struct, forbid_unknown_fields=True):
     prompt: Prompt = None
     normalize: Normalize = None
     on_too_long: TooLong = None
+
+
+class VectorsRequest(VectorOptions, kw_only=True):
+    """What requests for vectors share."""
+
+    input: Inputs
+    model: ModelName = None
+
+
+Encoding = Literal["float", "base64"]
+
+
+@of_clients("openai")
+class EmbeddingsRequest(VectorsRequest, kw_only=True):
+    """A request of OpenAI's protocol."""
+
+    encoding_format: Annotated[
+        Encoding | Annotated[list[Encoding], Meta(min_length=1)] | None,
+        Meta(description="Vectors as lists of numbers, or as base64 of little-endian float32, "
+             "which is smaller and quicker to read; of a list, which Mixedbread's clients send, "
+             "all in an object."),
+    ] = None  # fmt: skip
+
+
+@of_clients("cohere")
+class TextsRequest(VectorsRequest, kw_only=True):
+    """A request for vectors, in the fields of Cohere."""
+
+    input: Annotated[  # type: ignore[assignment]
+        Annotated[list[Text], SomeItems], Meta(description="The texts.")
+    ] = msgspec.field(name="texts")
 
 
 class OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -213,8 +237,8 @@ class InferOutput(Struct, forbid_unknown_fields=True):
 
 
 @of_clients("infer")
-class InferParameters(Struct, forbid_unknown_fields=True):
-    """How the texts are encoded; all of these from `lang` on go beyond the protocol."""
+class InferParameters(VectorOptions, kw_only=True):
+    """How the texts are encoded."""
 
     binary_data_output: Annotated[
         bool | None,
@@ -224,13 +248,14 @@ class InferParameters(Struct, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=0)] | None,
         Meta(description="The microseconds after which the answer is of no use; 0 for no limit."),
     ] = None
-    lang: Language = None
-    input_type: InputType = None
-    prompt_name: PromptName = None
-    prompt: Prompt = None
-    normalize: Normalize = None
-    dimensions: Dimensions = None
-    on_too_long: TooLong = None
+
+
+class IndexRequest(Struct, forbid_unknown_fields=True):
+    """A request for the models, in Triton's extension of the Open Inference Protocol."""
+
+    ready: Annotated[
+        bool | None, Meta(description="Only models that can be asked, as all of them can.")
+    ] = None
 
 
 @of_clients("request")

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
-import orjson
 
 from mirror_rt.inference.vector_layers import ACTIVATIONS
+from mirror_rt.pipeline.options import OnTooLong
 from mirror_rt.pipeline.results import EncodedTexts
 from mirror_rt.server.admission.problems import Problem
-from mirror_rt.server.exchange import Answer, Exchange
-from mirror_rt.server.http.inputs import ROWS, check_number, check_texts, too_long, truncated_header
+from mirror_rt.server.exchange import Exchange
+from mirror_rt.server.http.inputs import check_number, check_texts, too_long
+from mirror_rt.server.http.pieces import Scores
 from mirror_rt.server.http.rerank_schemas import CutRequest, ScoreRequest
 from mirror_rt.server.models.service import ModelService
 from mirror_rt.tokens.pairs import Pair
-
-NUMPY = orjson.OPT_SERIALIZE_NUMPY
-# Bytes of a result without its text, in memory.
-_RESULT = 256
-
-Scores = npt.NDArray[np.float64]
 
 
 async def score_texts(
@@ -99,7 +93,9 @@ def probabilities(
 
 def cut_or_refuse(service: ModelService, request: ScoreRequest | CutRequest) -> str:
     """Return what becomes of pairs that are too long: they are cut, or refused."""
-    choice = service.config.on_too_long
+    choice: OnTooLong = service.config.on_too_long or (
+        "truncate" if isinstance(request, ScoreRequest) else "error"
+    )
     direction = getattr(request, "truncation_direction", None)
     return too_long("truncate" if choice == "chunk" else choice, request.truncate, direction)
 
@@ -119,30 +115,3 @@ def tail_of(service: ModelService, exchange: Exchange, kind: str = "list") -> di
     """Return what an answer has besides its results."""
     usage = dict.fromkeys(("prompt_tokens", "total_tokens"), exchange.tokens)
     return {"id": exchange.request_id, "model": service.model.name, "object": kind, "usage": usage}
-
-
-def end_of(tail: dict[str, Any]) -> bytes:
-    """Return the end of an answer's JSON, behind its last result."""
-    return b"]," + orjson.dumps(tail)[1:]
-
-
-def answer_in_pieces(
-    head: bytes, scores: Scores | None, most: int | None, result: Callable[[int], Any], tail: bytes,
-    encoded: EncodedTexts,
-) -> Answer:  # fmt: skip
-    """Write the results of the best pairs, or of all in their order, in pieces if they are many."""
-    n = len(encoded.embeddings)
-    order = list(range(n)) if scores is None else np.argsort(-scores, kind="stable").tolist()
-    order = order[:most]
-
-    def pieces() -> Iterator[bytes]:
-        yield head
-        for start in range(0, len(order), ROWS):
-            rows = [result(i) for i in order[start : start + ROWS]]
-            yield (b"," if start else b"") + orjson.dumps(rows, option=NUMPY)[1:-1]
-        yield tail
-
-    headers = truncated_header(encoded)
-    if len(order) <= ROWS:
-        return Answer(b"".join(pieces()), headers=headers)
-    return Answer(pieces(), headers=headers, held=_RESULT * len(order))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 from urllib.parse import parse_qsl
 
 import orjson
 
 from mirror_rt.pipeline.options import EncodeKeywords
-from mirror_rt.pipeline.pipeline import Vectors
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.exchange import Answer, Exchange
 from mirror_rt.server.http import answers
@@ -22,8 +20,6 @@ from mirror_rt.server.http.inputs import (
     encode,
     items_of,
     too_long,
-    truncated_header,
-    vectors_answer,
 )
 from mirror_rt.server.http.operations import (
     EMBEDDED,
@@ -33,6 +29,15 @@ from mirror_rt.server.http.operations import (
     TEXT,
     operation,
     parameter,
+)
+from mirror_rt.server.http.pieces import (
+    NUMPY,
+    arrays_of,
+    begun,
+    listed,
+    rows_of,
+    truncated_header,
+    vectors_answer,
 )
 from mirror_rt.server.http.rerank import predict, rerank
 from mirror_rt.server.http.rerank_schemas import PredictRequest, RerankRequest
@@ -48,7 +53,6 @@ from mirror_rt.server.http.schemas import (
 )
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.models.service import ModelFacts
-from mirror_rt.vectors.quantization import Embeddings
 from mirror_rt.vectors.search import cosine_similarity
 from mirror_rt.version import __version__
 
@@ -57,13 +61,6 @@ _embed_all = BodyDecoder(EmbedAllRequest, "inputs", InputList)
 _similarity = BodyDecoder(SimilarityRequest, "inputs.sentences", list[str])
 _tokenize = BodyDecoder(TokenizeRequest, "inputs", list[str])
 _decode = BodyDecoder(DecodeRequest, "ids", IdLists, [0] * 1000)
-# Number of values that are written at a time; other tasks have their turn in between.
-_NUMBERS = 1 << 15
-# Bytes that an answer computed piece by piece holds at a time: as much as 8 texts of 512 tokens
-# with 384 dimensions.
-_HELD = 6 << 20
-
-
 # In a text the quotes would be escaped, so this finds a key.
 _INPUTS = re.compile(rb'"inputs"\s*:\s*(.)')
 _QUERY = re.compile(rb'"query"\s*:')
@@ -106,7 +103,7 @@ async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
         "truncate_dim": request.dimensions or None,
     }
     encoded = await encode(request.inputs, "inputs", service, exchange, options)
-    return vectors_answer(_rows(encoded.embeddings), encoded)
+    return vectors_answer(rows_of(encoded.embeddings), encoded)
 
 
 @operation(
@@ -126,7 +123,7 @@ async def embed_all(registry: Registry, exchange: Exchange, body: bytes) -> Answ
     items = items_of(request.inputs, "inputs", service, exchange)
     timeout = exchange.timeout(registry.config.timeout)
     vectors = service.token_vectors(items, timeout, _options(registry, request), exchange.times)
-    return await _begun(_arrays(vectors, exchange), held=_HELD)
+    return await begun(arrays_of(vectors, exchange))
 
 
 @operation(
@@ -145,7 +142,7 @@ async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Ans
     options = _options(registry, request.parameters or SimilarityParameters())
     encoded = await encode(texts, "inputs", service, exchange, options)
     cosines = cosine_similarity(encoded.embeddings[:1], encoded.embeddings[1:])[0]
-    content = orjson.dumps(cosines, option=orjson.OPT_SERIALIZE_NUMPY)
+    content = orjson.dumps(cosines, option=NUMPY)
     return Answer(content, headers=truncated_header(encoded))
 
 
@@ -179,7 +176,7 @@ async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answe
         return b",".join(orjson.dumps([piece._asdict() for piece in found]) for found in tokens)
 
     timeout = exchange.timeout(registry.config.timeout)
-    return await _begun(_listed(service.tokens(texts, timeout, work, "show")), held=_HELD)
+    return await begun(listed(service.tokens(texts, timeout, work, "show")))
 
 
 @operation(
@@ -198,7 +195,7 @@ async def decode(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
         return b",".join(map(orjson.dumps, tokenizer.texts_of(chosen, skip_special=skip)))
 
     timeout = exchange.timeout(registry.config.timeout)
-    return await _begun(_listed(service.tokens(ids, timeout, work, "join")), held=_HELD)
+    return await begun(listed(service.tokens(ids, timeout, work, "join")))
 
 
 @operation(
@@ -207,7 +204,7 @@ async def decode(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     example={
         "model_id": MODEL_NAME, "served_model_name": MODEL_NAME, "model_dtype": "fp32",
         "model_type": {"embedding": {"pooling": "mean"}}, "max_input_length": 512,
-        "max_client_batch_size": 2048, "auto_truncate": False, "version": "0.1.0",
+        "max_client_batch_size": 2048, "auto_truncate": True, "version": "0.1.0",
         "dimension": 384, "language": None, "space": "0ae1b6e2c9d3f457", "prompts": [],
         "models": [MODEL_NAME],
     },
@@ -237,7 +234,7 @@ async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
         "max_batch_tokens": config.token_budget,
         "max_batch_requests": None,
         "max_client_batch_size": config.max_items,
-        "auto_truncate": config.on_too_long.startswith("truncate"),
+        "auto_truncate": config.on_too_long in (None, "truncate", "truncate-left"),
         "tokenization_workers": 1,
         "version": __version__,
         "sha": None,
@@ -261,56 +258,10 @@ def _type_of(facts: ModelFacts) -> dict[str, Any]:
 
 
 def _options(registry: Registry, request: EmbedAllRequest | SimilarityParameters) -> EncodeKeywords:
-    choice = registry.config.on_too_long
+    choice = registry.config.on_too_long or "truncate"
     options: EncodeKeywords = {
         "on_too_long": too_long(choice, request.truncate, request.truncation_direction)
     }
     if request.prompt_name is not None:
         options["prompt_name"] = request.prompt_name
     return options
-
-
-async def _begun(pieces: AsyncGenerator[bytes], held: int) -> Answer:
-    """Wait for the first piece: an error before it still gets an HTTP status of its own."""
-    first = await anext(pieces)
-
-    async def all_of_them() -> AsyncGenerator[bytes]:
-        async with contextlib.aclosing(pieces):
-            yield first
-            async for piece in pieces:
-                yield piece
-
-    return Answer(all_of_them(), held=held)
-
-
-async def _listed(values: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield the pieces of a JSON list of these values."""
-    opening = b"["
-    async for value in values:
-        yield opening + value
-        opening = b","
-    yield b"]"
-
-
-async def _arrays(
-    vectors: AsyncIterator[list[Vectors]], exchange: Exchange
-) -> AsyncGenerator[bytes]:
-    """Yield the pieces of a JSON list of arrays [n, H]."""
-    opening = b"["
-    async for arrays in vectors:
-        exchange.tokens = (exchange.tokens or 0) + sum(map(len, arrays))
-        for array in arrays:
-            for part in _rows(array):
-                yield opening + part
-                opening = b""
-            opening = b","
-    yield b"]"
-
-
-def _rows(vectors: Embeddings) -> Iterator[bytes]:
-    """Yield an array [n, D] as a JSON list of lists, in pieces of some thousand numbers."""
-    step = max(1, _NUMBERS // vectors.shape[1])
-    for start in range(0, len(vectors), step):
-        part = orjson.dumps(list(vectors[start : start + step]), option=orjson.OPT_SERIALIZE_NUMPY)
-        last = start + step >= len(vectors)
-        yield (b"," if start else b"[") + part[1:-1] + (b"]" if last else b"")

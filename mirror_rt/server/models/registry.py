@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from mirror_rt.encoding.model_cache import ModelCache, checked_limit
 from mirror_rt.errors import ClosedError, MirrorError
-from mirror_rt.scheduling import Turns
+from mirror_rt.scheduling import SchedulerStatistics, Turns
 from mirror_rt.server.admission.api_keys import ApiKeys
 from mirror_rt.server.admission.holding import BodyRoom, Unread
 from mirror_rt.server.admission.problems import Problem
@@ -80,6 +80,11 @@ class Registry:
         """Return the services of the models that serve now and are in memory, by name."""
         loaded, models = self._cache.loaded(), self.models.by_name.values()
         return {model.name: loaded[model] for model in models if model in loaded}
+
+    def counts(self, model: NamedEncoder) -> SchedulerStatistics:
+        """Return what ran of a model since it was loaded, and what waits."""
+        service = self.services.get(model.name)
+        return SchedulerStatistics() if service is None else service.scheduler.statistics()
 
     async def service(
         self, exchange: Exchange, model: str | None, lang: str | None, *, reranks: bool = False

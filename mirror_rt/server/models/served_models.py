@@ -143,6 +143,10 @@ class Models:
             raise Problem(422, f"lang: {error}", "invalid_value", "lang") from None
 
 
+# The alias that stands for every name that no model has.
+ANY = "*"
+
+
 class Catalog:
     """The models of all sources of a server: a request names one of any source.
 
@@ -185,6 +189,8 @@ class Catalog:
         return found
 
     def _find(self, model: str | None, lang: str | None, *, reranks: bool | None) -> NamedEncoder:
+        if model is not None and model not in self.names and ANY in self.names:
+            model = ANY if reranks in (None, self.names[ANY].reranks) else None
         if model is None:
             kind = [one for one in self.sources if reranks in (None, one.default.reranks)]
             speaking = [one for one in kind if one.speaks(lang)]

@@ -154,15 +154,17 @@ def fields_table() -> str:
     from mirror_rt.server.http.openapi import openapi_document
 
     document = openapi_document()
-    rows: dict[str, list[str]] = {}
+    rows: dict[tuple[str, str, str], list[str]] = {}
     known = {(one.name, one.effect): one.senders for one in CLIENT_FIELDS}
     for path, operations in sorted(document["paths"].items()):
         for name, about in _described_fields(document, operations.get("post", {})):
             effect = about.partition(" Sent by clients of ")[0]
             if path != "/" and (senders := known.get((name, effect))):
-                row = f"| `{name}` | {senders} | {{}} | {effect} |"
-                rows.setdefault(row, []).append(f"`{path}`")
-    lines = sorted(row.format(", ".join(paths)) for row, paths in rows.items())
+                rows.setdefault((name, senders, effect), []).append(f"`{path}`")
+    lines = sorted(
+        f"| `{name}` | {senders} | {', '.join(paths)} | {effect} |"
+        for (name, senders, effect), paths in rows.items()
+    )
     head = ["| field | sent by clients of | to | what becomes of it |", "|---|---|---|---|"]
     return "\n".join([*head, *lines]) + "\n"
 
