@@ -110,9 +110,9 @@ class EmbeddingsRequest(VectorsRequest, kw_only=True):
 class TextsRequest(VectorsRequest, kw_only=True):
     """A request for vectors, in the fields of Cohere."""
 
-    input: Annotated[  # type: ignore[assignment]
+    input: Annotated[
         Annotated[list[Text], SomeItems], Meta(description="The texts.")
-    ] = msgspec.field(name="texts")
+    ] = msgspec.field(name="texts")  # type: ignore[assignment]
 
 
 class OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
