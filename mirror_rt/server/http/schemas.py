@@ -106,13 +106,14 @@ class EmbeddingsRequest(VectorsRequest, kw_only=True):
     ] = None  # fmt: skip
 
 
+Texts = Annotated[list[Text], SomeItems, Meta(description="The texts.")]
+
+
 @of_clients("cohere")
 class TextsRequest(VectorsRequest, kw_only=True):
     """A request for vectors, in the fields of Cohere."""
 
-    input: Annotated[
-        Annotated[list[Text], SomeItems], Meta(description="The texts.")
-    ] = msgspec.field(name="texts")  # type: ignore[assignment]
+    input: Texts = msgspec.field(name="texts")  # type: ignore[assignment]
 
 
 class OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
