@@ -9,7 +9,6 @@ import pytest
 
 from mirror_rt import DeadlineError, InvalidTextError, OverloadedError, Scheduler
 from mirror_rt.scheduling import BatchReport
-from step_encoder import StepEncoder
 
 _NUMBERS = itertools.count()
 
@@ -17,13 +16,6 @@ _NUMBERS = itertools.count()
 def distinct(n=40):
     """Texts of 10 tokens, unlike all others: of 400 tokens 80 are queued at a time."""
     return [f"{next(_NUMBERS):010}" for _ in range(n)]
-
-
-@pytest.fixture
-def encoder():
-    encoder = StepEncoder()
-    yield encoder
-    encoder.free()
 
 
 @pytest.fixture
@@ -45,13 +37,6 @@ def scheduler(encoder):
     yield scheduler
     encoder.free()
     scheduler.close(drain=False)
-
-
-@pytest.fixture
-def busy(encoder, scheduler):
-    future = scheduler.submit("device", normalize_embeddings=False)
-    assert encoder.began.acquire(timeout=60)
-    return future
 
 
 def plain(scheduler, texts, **options):

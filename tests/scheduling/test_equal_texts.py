@@ -11,14 +11,6 @@ from mirror_rt.inference.vector_cache import VectorCache
 from mirror_rt.scheduling.requests import WaitingText
 from mirror_rt.scheduling.waiting import WaitingTexts
 from rounding import of_norms
-from step_encoder import StepEncoder
-
-
-@pytest.fixture
-def encoder():
-    encoder = StepEncoder()
-    yield encoder
-    encoder.free()
 
 
 @pytest.fixture

@@ -26,26 +26,11 @@ from step_encoder import StepEncoder
 
 
 @pytest.fixture
-def encoder():
-    encoder = StepEncoder()
-    yield encoder
-    encoder.free()
-
-
-@pytest.fixture
 def scheduler(encoder):
     scheduler = Scheduler(encoder, token_budget=40, max_waiting_texts=20, max_waiting_tokens=200)
     yield scheduler
     encoder.free()
     scheduler.close(drain=False)
-
-
-@pytest.fixture
-def busy(encoder, scheduler):
-    """The future of a text that occupies the device until `step`."""
-    future = scheduler.submit("device", normalize_embeddings=False)
-    assert encoder.began.acquire(timeout=60)
-    return future
 
 
 def plain(scheduler, text, **options):
