@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.floating]
 HALF_UNIT = 2.0**-24  # of float32: the relative error of one operation
 DOUBLE = 2.0**-53  # of float64
 
@@ -11,8 +16,21 @@ DOUBLE = 2.0**-53  # of float64
 ANY_BATCH = 1e-5  # a text alone and in any batch, in fp32: docs/reference/encoding.md
 OTHER_TOOLS = 1e-4  # an export in fp32, PyTorch, and other tools: docs/reference/bundle.md
 FLOW_ERROR = 1e-5  # a flow in evaluation mode, and back: mirror_train/model/glow.py
+GATE = 1e-4  # components or logits that an export in fp32 may be off by: docs/reference/bundle.md
+# Cosines of an export's unit vectors in less than fp32, their mean and the least: the same page.
+COSINES = {"fp16": (0.9999, -1.0), "bf16": (0.9999, 0.999), "int8": (0.99, 0.97)}
 STATIC_PEER = 1e-6  # static encoders and the tools that wrote them: docs/guides/static.md
 _CERTAINTY = 5.0
+
+
+def assert_within_gate(found: Rows, expected: Rows, precision: str) -> None:
+    """Assert what an export promises of its unit vectors [n, D]."""
+    if precision == "fp32":
+        np.testing.assert_allclose(found, expected, atol=GATE)
+        return
+    cosines = np.einsum("nd,nd->n", found, expected)
+    assert cosines.mean() >= COSINES[precision][0], cosines
+    assert cosines.min() >= COSINES[precision][1], cosines
 
 
 def of_sums(terms: int, unit: float = HALF_UNIT) -> float:
@@ -30,6 +48,15 @@ def of_statistics(values: int, unit: float = DOUBLE) -> float:
     no more than four operations.
     """
     return 2 * 3 * of_sums(values + 4, unit)
+
+
+def of_correlation(values: Sequence[float], error: float) -> float:
+    """Bound a Pearson correlation where each of the values of one side is off by `error`.
+
+    It is a product of unit vectors; one of them turns by at most twice the error's part of its
+    length before it was divided by it.
+    """
+    return 2 * error / float(np.std(values))
 
 
 def of_norms(dimension: int, times: int = 2) -> float:
@@ -58,11 +85,14 @@ def of_runs(tokens: int, *, layers: int, hidden: int, head: int, inner: int) -> 
 def of_losses(dimension: int, temperature: float, unit: float = DOUBLE) -> float:
     """Bound a contrastive loss of cosines: a positive and the logarithm of a sum of exponentials.
 
-    Two norms and a product add up 2 `dimension` numbers, of which see `of_runs`; the exponentials'
-    own rounding is that of a few operations.
+    Of the additions see `of_runs`; the exponentials' own rounding is that of a few operations.
     """
-    cosine = _CERTAINTY * math.sqrt(2 * dimension + 4) * unit
-    return 2 * cosine / temperature + 16 * unit
+    return 2 * of_cosines(dimension, unit) / temperature + 16 * unit
+
+
+def of_cosines(dimension: int, unit: float = DOUBLE) -> float:
+    """Bound a cosine, in which two norms and a product add up 2 `dimension` numbers."""
+    return _CERTAINTY * math.sqrt(2 * dimension + 4) * unit
 
 
 # Of the models of tiny_models.py.
