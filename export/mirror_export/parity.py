@@ -84,19 +84,10 @@ class ParityReport:
     min_tokens: int
     max_tokens: int
     max_difference: float
-    mean_cosine: float | None = None
-    min_cosine: float | None = None
+    mean_cosine: float | None
+    min_cosine: float | None
     gate: Gate = GATES["fp32"]
     correlation: float | None = None
-
-    @classmethod
-    def of(
-        cls, lengths: npt.NDArray[Any], differences: npt.NDArray[np.float64], **values: Any
-    ) -> ParityReport:
-        """Make a report of n texts, of their lengths in tokens and the differences [n, D]."""
-        shortest, longest = int(lengths.min()), int(lengths.max())
-        largest = float(np.abs(differences).max())
-        return cls(len(lengths), shortest, longest, largest, **values)
 
     def failures(self) -> list[str]:
         """Describe the values that fail the gate; NaN always fails."""
@@ -144,8 +135,8 @@ def compare(
         texts, batch_size=PARITY_BATCH, normalize_embeddings=True, prompt="", errors="nan"
     ).astype(np.float64)
     cosine = np.einsum("nd,nd->n", expected, found)
-    means = {"mean_cosine": float(cosine.mean()), "min_cosine": float(cosine.min())}
-    return ParityReport.of(lengths, expected - found, gate=gate, **means)
+    means = float(cosine.mean()), float(cosine.min())
+    return ParityReport(*_sizes(lengths, expected - found), *means, gate)
 
 
 def compare_scores(expected: Vectors, exported: Reranker, pairs: list[Pair]) -> ParityReport:
@@ -157,9 +148,16 @@ def compare_scores(expected: Vectors, exported: Reranker, pairs: list[Pair]) -> 
     centred_a, centred_b = a - a.mean(axis=0), b - b.mean(axis=0)
     norms = np.linalg.norm(centred_a) * np.linalg.norm(centred_b)
     correlation = float((centred_a * centred_b).sum() / norms) if norms else math.nan
-    return ParityReport.of(
-        found.token_counts, a - b, gate=SCORE_GATES["fp32"], correlation=correlation
-    )
+    sizes = _sizes(found.token_counts, a - b)
+    return ParityReport(*sizes, None, None, SCORE_GATES["fp32"], correlation)
+
+
+def _sizes(
+    lengths: npt.NDArray[Any], differences: npt.NDArray[np.float64]
+) -> tuple[int, int, int, float]:
+    """Return the first fields of a report on n texts, of their tokens and differences [n, D]."""
+    largest = float(np.abs(differences).max())
+    return len(lengths), int(lengths.min()), int(lengths.max()), largest
 
 
 def _asked(gate: Gate) -> dict[str, float]:

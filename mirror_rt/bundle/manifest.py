@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, get_args
 
-from mirror_rt.bundle.file_records import FileRecord, records_under, verify
+from mirror_rt.bundle.file_records import FileRecord, damage_of, records_under, verify
 from mirror_rt.bundle.json_document import read_document, read_json
 from mirror_rt.bundle.score_layers import ScoreLayers
 from mirror_rt.errors import BundleError
@@ -280,6 +280,10 @@ class Manifest:
         # A file of weights beside a graph has the name of the graph with `_data` appended.
         theirs = (*others, *map(Layout.mapped, others))
         return {name: r for name, r in self.files.items() if not name.startswith(theirs)}
+
+    def damage(self, folder: Path) -> str | None:
+        """Describe the first recorded file that is missing or was changed; None without one."""
+        return damage_of(folder, self.files)
 
     def verify(self, folder: Path, files: dict[str, FileRecord] | None = None) -> None:
         """Compare every recorded file, or only those of `files`, with its size and hash.

