@@ -44,6 +44,7 @@ def download_graphs(
     offline: bool,
     error: type[MirrorError],
     variants: Sequence[str | None] | None = None,
+    cache: Path | None = None,
 ) -> Path:
     """Download the files of a bundle whose manifest is in the snapshot `folder`, of its commit."""
     files = Manifest.read(folder, None).files_of(variants)
@@ -54,6 +55,7 @@ def download_graphs(
         revision=folder.name,
         offline=offline,
         error=error,
+        cache=cache,
         allow=[Layout.manifest, Layout.card, *map(glob.escape, files)],
     )
 
@@ -86,12 +88,13 @@ def download(
     error: type[MirrorError],
     allow: Iterable[str] | None = None,
     ignore: Sequence[str] = (),
+    cache: Path | None = None,
 ) -> Path:
     """Download the files of `name` (owner/name) from the hub, or find them in its cache.
 
     Return the folder of the snapshot in the cache; its name is the commit. `allow` and `ignore` are
     patterns of files; None allows all. If the hub cannot be reached, or has no such name or
-    revision (branch, tag or commit), an `error` is raised.
+    revision (branch, tag or commit), an `error` is raised. `cache` stands for the hub's own.
     """
     hub = hub_library(f"loading {name!r} by name")
     with hub_errors(name, revision=revision, offline=offline, error=error):
@@ -100,6 +103,7 @@ def download(
                 name,
                 revision=revision,
                 local_files_only=offline,
+                cache_dir=cache,
                 allow_patterns=None if allow is None else list(allow),
                 ignore_patterns=list(ignore),
             )

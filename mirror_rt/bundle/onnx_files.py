@@ -142,6 +142,7 @@ def download_files(
     offline: bool,
     variants: Sequence[str | None] | None,
     weights: bool = False,
+    cache: Path | None = None,
 ) -> Path:
     """Download what others published: plain ONNX files, a static encoder, or a checkpoint.
 
@@ -151,7 +152,7 @@ def download_files(
 
     def fetch(*files: str) -> Path:
         return download(name, revision=revision, offline=offline, error=BundleError,
-                        allow=[*_DESCRIPTIONS, *files])  # fmt: skip
+                        allow=[*_DESCRIPTIONS, *files], cache=cache)  # fmt: skip
 
     folder = fetch()
     if describe_folder(folder).is_static:

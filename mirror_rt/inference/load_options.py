@@ -122,8 +122,8 @@ class LoadOptions:
         pairs = {field.name: getattr(self, field.name) for field in fields(self)}
         return cast(LoadKeywords, pairs)
 
-    def find(self, path_or_name: str | Path) -> Path:
-        """Return the folder of a bundle or a pack; what is not here is downloaded.
+    def find(self, path_or_name: str | Path, cache: Path | None = None) -> Path:
+        """Return the folder of a bundle or a pack; what is not here is downloaded into a cache.
 
         Raises:
             BundleError, ConfigError: as `resolve_bundle`.
@@ -134,6 +134,7 @@ class LoadOptions:
             offline=self.offline,
             variants=[self.stored_variant],
             weights=self.takes_weights,
+            cache=cache,
         )
 
     def describe(

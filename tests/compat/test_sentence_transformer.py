@@ -194,7 +194,6 @@ def test_truncation_holds_for_the_class_and_within_a_block(both):
         (lambda m: m.encode(TEXTS, chunks=3), "takes no argument 'chunks'"),
         (lambda m: SentenceTransformer(m.encoder.folder, trust_remote_code=True), "no code"),
         (lambda m: SentenceTransformer(m.encoder.folder, device="mps"), "'cpu', 'cuda'"),
-        (lambda m: SentenceTransformer(m.encoder.folder, cache_folder="x"), "MIRROR_RT_CACHE"),
         (lambda m: SentenceTransformer(m.encoder.folder, model_kwargs={"torch_dtype": 1}), "vari"),
         (lambda m: SentenceTransformer(None), "folder or the name of a bundle"),
         (lambda m: m.similarity(np.ones((2, 3)), np.ones((2, 4))), "3 and 4 dimensions"),

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import shutil
 import sys
 
 import numpy as np
@@ -106,7 +107,6 @@ def test_prompts_of_queries_and_passages_are_put_before_them(bundle_copy):
 @pytest.mark.parametrize(
     ("options", "hint"),
     [
-        ({"cache_dir": "x"}, "MIRROR_RT_CACHE"),
         ({"cuda": "mps"}, "cuda must be"),
         ({"providers": ["CPUExecutionProvider"], "cuda": True}, "not both"),
         ({"nonsense": 1}, "takes no argument 'nonsense'"),
@@ -116,6 +116,24 @@ def test_prompts_of_queries_and_passages_are_put_before_them(bundle_copy):
 def test_what_cannot_be_done_says_what_to_do(bundle, options, hint):
     with pytest.raises(ConfigError, match=hint):
         TextEmbedding(str(bundle), **options)
+
+
+def test_a_name_is_looked_for_in_the_folder_that_is_named(bundle, tmp_path):
+    from mirror_rt.compat import SentenceTransformer
+
+    repository, commit = tmp_path / "models--someone--tiny", "0123456789" * 4
+    shutil.copytree(bundle, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    named = {"local_files_only": True}
+    model = TextEmbedding("someone/tiny", cache_dir=str(tmp_path), lazy_load=True, **named)
+    assert model.embedding_size == Manifest.read(bundle).dimension
+    other = SentenceTransformer(
+        "someone/tiny", cache_folder=str(tmp_path), revision="main", **named
+    )
+    np.testing.assert_array_equal(other.encode(TEXTS), list(model.embed(TEXTS)))
+    with pytest.raises(BundleError, match=r"not in the cache \(.*models"):
+        TextEmbedding("all-MiniLM-L6-v2", cache_dir=str(tmp_path), **named)
 
 
 def test_options_of_sessions_and_providers_are_taken(bundle):
