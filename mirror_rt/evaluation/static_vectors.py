@@ -50,11 +50,7 @@ class StaticVectors:
 
     @classmethod
     def read(cls, path: Path) -> StaticVectors:
-        """Read a file of word vectors; of a word that occurs again, the first vector counts.
-
-        Raises:
-            DataError: the file is missing, not of one of the formats, or ends too early.
-        """
+        """Read a file of word vectors; of a word that occurs again, the first vector counts."""
         rows: dict[str, int] = {}
         vectors: list[Vector] = []
         for word, vector in _binary(path) if path.suffix.lower() == ".bin" else _text(path):

@@ -38,7 +38,7 @@ class Predictions:
 
     # The class of each text or pair; None for a regressor, or if a text is unusable.
     labels: list[str | None]
-    # Float64; of a classifier [n, C], the probability of every class; else [n], the similarity that
+    # float64; of a classifier [n, C], the probability of every class; else [n], the similarity that
     # decides, or the predicted value. NaN if a text is unusable.
     scores: Floats
 

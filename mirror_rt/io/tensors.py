@@ -39,11 +39,7 @@ class _Entry:
 
 
 def tensor_shapes(path: Path) -> dict[str, tuple[str, list[int]]]:
-    """Return the type (`F32`, `F16`, `I8` ...) and the shape of each tensor of a file, by its name.
-
-    Raises:
-        BundleError: the file is not whole.
-    """
+    """Return the type (`F32`, `F16`, `I8` ...) and the shape of each tensor of a file."""
     with path.open("rb") as file:
         return {name: (one.dtype, one.shape) for name, one in _entries(path, file)[0].items()}
 
@@ -51,8 +47,7 @@ def tensor_shapes(path: Path) -> dict[str, tuple[str, list[int]]]:
 def read_tensors(path: Path, names: Collection[str] | None = None) -> dict[str, Array]:
     """Return those of the named tensors (None: of all) that a file has, bfloat16 as float32.
 
-    Raises:
-        BundleError: the file is not whole, or has a tensor of another type.
+    A file that is not whole, or has a tensor of another type, is a BundleError.
     """
     found: dict[str, Array] = {}
     with path.open("rb") as file:
@@ -98,8 +93,7 @@ class MappedTensors:
     def of_table(cls, path: Path, table: Mapping[str, Sequence[int]]) -> Self:
         """Map float32 tensors of a file of any format: name -> offset and shape.
 
-        Raises:
-            BundleError: a tensor is not within the file, or all of them have twice its bytes.
+        Tensors outside the file, or of more than twice its bytes together, are a BundleError.
         """
         made = cls(path, ())
         try:

@@ -77,11 +77,7 @@ class TokenizerSettings:
         return cls(name, values, lowercase, None if side is None else side == "left")
 
     def read_vocabulary(self, path: Path) -> Tokenizer:
-        """Make the tokenizer of a vocab.txt, as BertTokenizer makes it; `apply` goes on from there.
-
-        Raises:
-            BundleError: the class is another one, or a special token is not in the vocabulary.
-        """
+        """Make the tokenizer of a vocab.txt as BertTokenizer does; `apply` goes on from there."""
         from tokenizers import AddedToken, Tokenizer, models, processors
 
         added = self.values.get("added_tokens_decoder") or {}
@@ -112,8 +108,7 @@ class TokenizerSettings:
     def apply(self, tokenizer: Tokenizer, folder: Path) -> None:
         """Change a tokenizer as transformers and sentence-transformers do.
 
-        Raises:
-            BundleError: tokenizer_config.json of the folder has settings that cannot be followed.
+        Settings in tokenizer_config.json that cannot be followed are a BundleError.
         """
         place = folder / "tokenizer_config.json"
         if made := _CLASSES.get(self.name):

@@ -25,10 +25,8 @@ def read_tokenizer(
 ) -> tuple[Tokenizer, bool]:
     """Return the tokenizer of a file, and whether long texts lose their beginnings.
 
-    Where there is no such file, a vocab.txt beside its place is enough for WordPiece.
-
-    Raises:
-        BundleError: the file is damaged, or does not go with `pad_id`.
+    Where there is no such file, a vocab.txt beside its place is enough for WordPiece. A
+    file that is damaged, or does not go with `pad_id`, is a BundleError.
     """
     from tokenizers import Tokenizer  # takes a quarter of the time of importing mirror_rt
 
