@@ -25,7 +25,7 @@ def listening(words: list[str]) -> ListenConfig:
 
 def main() -> None:
     """End with 0 if the server answers, with an error if not."""
-    words = sys.argv[1:] or Path("/proc/1/cmdline").read_text().split("\0")[:-1]
+    words = sys.argv[1:] or Path("/proc/1/cmdline").read_text(encoding="utf-8").split("\0")[:-1]
     listen = listening(words)
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.host, listen.host)
     scheme = "http" if listen.tls_certificate is None else "https"

@@ -3,8 +3,10 @@
 #
 #   bash deploy/wheels.sh              for each CPython 3.11 to 3.14 found (PYTHONS names others)
 #   bash deploy/wheels.sh --cuda       with the CUDA kernels: by gcc and nvcc, for this glibc or newer
-#   bash deploy/wheels.sh --aarch64    cross-built; tests/platforms.sh tests the native code
+#   bash deploy/wheels.sh --aarch64    cross-built for ARM
+#   bash deploy/wheels.sh --musl       for Alpine; --aarch64-musl for Alpine on ARM
 #
+# A Python of such a system tries its wheel if THEIR_PYTHON has one (deploy/other_pythons.sh makes some).
 # The wheels are left in build/wheelhouse. The compiler is that of the PyPI package `ziglang`, which
 # has the symbols of every glibc: the wheels run with glibc 2.28 and newer, as those that
 # cibuildwheel makes in a manylinux_2_28 container. Each wheel then embeds a text.
@@ -14,9 +16,11 @@ root=$PWD
 out=$root/build/wheelhouse
 tools=$root/build/wheel-tools
 kind=${1:-}
-machine=x86_64
-[ "$kind" = --aarch64 ] && machine=aarch64
-case $kind in "" | --cuda | --aarch64) ;; *) sed -n '2,7s/^# \{0,1\}//p' "$0" && exit 2 ;; esac
+machine=x86_64 libc=gnu zig_libc=gnu.2.28
+case $kind in "" | --cuda | --aarch64 | --musl | --aarch64-musl) ;; *) sed -n '2,10s/^# \{0,1\}//p' "$0" && exit 2 ;; esac
+case $kind in --aarch64*) machine=aarch64 ;; esac
+case $kind in *musl) libc=musl zig_libc=musl ;; esac
+case $libc in gnu) tag=manylinux ;; *) tag=musllinux ;; esac
 step() { printf '\n== %s\n' "$*"; }
 
 find_pythons() {
@@ -36,11 +40,11 @@ write_compilers() {
   local zig name
   zig=$("$tools/bin/python" -c 'import ziglang, pathlib; print(pathlib.Path(ziglang.__file__).with_name("zig"))')
   for name in cc c++; do
-    printf '#!/bin/sh\nexec "%s" %s -target %s-linux-gnu.2.28 "$@"\n' "$zig" "$name" "$machine" \
-      > "$tools/bin/$machine-$name"
-    chmod +x "$tools/bin/$machine-$name"
+    printf '#!/bin/sh\nexec "%s" %s -target %s-linux-%s "$@"\n' "$zig" "$name" "$machine" $zig_libc \
+      > "$tools/bin/$machine-$libc-$name"
+    chmod +x "$tools/bin/$machine-$libc-$name"
   done
-  export CC=$tools/bin/$machine-cc CXX=$tools/bin/$machine-c++
+  export CC=$tools/bin/$machine-$libc-cc CXX=$tools/bin/$machine-$libc-c++
 }
 
 build() { # PYTHON: prints nothing; leaves a repaired wheel in $out
@@ -52,21 +56,34 @@ build() { # PYTHON: prints nothing; leaves a repaired wheel in $out
 }
 
 try() { # PYTHON: installs its wheel in a fresh environment, far from the clone
-  local away tag
+  local away version
   away=$(mktemp -d)
-  tag=$("$1" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
+  version=$("$1" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
   "$1" -m venv "$away/venv"
-  "$away/venv/bin/python" -m pip install --quiet "$out"/mirror_rt-*-"$tag"-*"$machine".whl
+  "$away/venv/bin/python" -m pip install --quiet "$out"/mirror_rt-*-"$version"-*manylinux*"$machine".whl
   cp "$root/deploy/check_wheel.py" "$away"
   (cd "$away" && MIRROR_RT_CACHE=$tools/cache venv/bin/python check_wheel.py --model all-MiniLM-L6-v2)
   rm -r "$away"
 }
 
-cross() { # PYTHON: its headers serve both processors, as only names of folders differ in them
+cross() { # PYTHON: its headers serve all processors, as only names of folders differ in them
   local suffix
-  suffix=$("$1" -c 'import sys; print(".cpython-%d%d-aarch64-linux-gnu.so" % sys.version_info[:2])')
-  export CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DPYTHON_MODULE_EXTENSION=$suffix"
-  export _PYTHON_HOST_PLATFORM=linux-aarch64 SETUPTOOLS_EXT_SUFFIX=$suffix MIRROR_RT_CUDA=OFF
+  suffix=$("$1" -c 'import sys; print(".cpython-%d%d" % sys.version_info[:2])')-$machine-linux-$libc.so
+  export CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=$machine -DPYTHON_MODULE_EXTENSION=$suffix"
+  export _PYTHON_HOST_PLATFORM=linux-$machine SETUPTOOLS_EXT_SUFFIX=$suffix MIRROR_RT_CUDA=OFF
+}
+
+try_there() { # PYTHON: lets that of the other system import the wheel, from a folder
+  local away version
+  away=$(mktemp -d)
+  version=$("$1" -c 'import sys; print("%d%d" % sys.version_info[:2])')
+  "$1" -m pip install --quiet --target "$away/packages" --only-binary :all: --python-version "$version" \
+    --platform "${tag}_1_2_$machine" --platform "${tag}_1_1_$machine" --platform "${tag}_2_28_$machine" \
+    --platform "${tag}_2_17_$machine" "$out"/mirror_rt-*-cp"$version"-*"$tag"*"$machine".whl
+  cp "$root/deploy/check_wheel.py" "$away"
+  # A command, whose words are split.
+  (cd "$away" && PYTHONPATH=$away/packages $THEIR_PYTHON check_wheel.py)
+  rm -r "$away"
 }
 
 pythons=${PYTHONS:-$(find_pythons)}
@@ -82,8 +99,11 @@ else
 fi
 for python in $pythons; do
   step "wheel of $("$python" --version)"
-  if [ "$kind" = --aarch64 ]; then cross "$python"; fi
+  case $kind in --*musl | --aarch64) cross "$python" ;; esac
   build "$python"
-  if [ "$kind" != --aarch64 ]; then try "$python"; fi
+  case $kind in
+    --*musl | --aarch64) [ -z "${THEIR_PYTHON:-}" ] || try_there "$python" ;;
+    *) try "$python" ;;
+  esac
 done
 ls -l "$out"

@@ -81,7 +81,7 @@ def how_it_ended(process: subprocess.Popen[bytes], *, advice: str = "", said: st
 
 def main() -> None:
     """Do the task that standard input gives, and reply with a line of JSON on standard output."""
-    with os.fdopen(os.dup(1), "w") as channel:
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as channel:
         os.dup2(2, 1)  # anything else that is printed goes to standard error
         function, task = pickle.load(sys.stdin.buffer)  # safe, since only the parent writes here
         end_with_parent(lambda: os.read(0, 1))  # the parent sends nothing after the task

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from mirror_rt.system import processors
 
 _ROOT = Path("/")
 
@@ -15,7 +16,8 @@ class CpuBudget:
     """The processors that this process may use.
 
     Attributes:
-        affinity: number of processors in its affinity mask, which cpusets and taskset restrict.
+        affinity: number of processors in its affinity mask, which cpusets and taskset restrict;
+            the fast ones of a Mac.
         quota: CPU time that its cgroups grant, as a number of processors; None for no limit.
         source: file that sets the quota, or None.
     """
@@ -51,10 +53,7 @@ def cpu_budget(root: Path = _ROOT) -> CpuBudget:
     Args:
         root: folder that contains /proc and the cgroup file systems.
     """
-    if hasattr(os, "sched_getaffinity"):
-        affinity = len(os.sched_getaffinity(0))
-    else:
-        affinity = os.cpu_count() or 1
+    affinity = processors()
     quotas = [
         (quota, str(file))
         for folder in cgroup_folders(root, "cpu")
@@ -129,6 +128,6 @@ def _quotas(folder: Path) -> list[tuple[Path, float]]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text().splitlines()
+        return path.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []

@@ -1,4 +1,4 @@
-"""What differs between operating systems: locks of files, mapped pages, signals, limits.
+"""What differs between operating systems: names and locks of files, signals, limits, processors.
 
 A type checker reads the half of its own platform alone. Windows has no locks here, so users
 must avoid two processes at one output, and it renames no file that is open.
@@ -7,9 +7,73 @@ must avoid two processes at one output, and it renames no file that is open.
 from __future__ import annotations
 
 import mmap
+import os
+import re
 import sys
+import tempfile
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+# Bytes of a name on every system, less what that of a temporary file beside it has more.
+_LONGEST = 255 - len("." + ".old." + 8 * "x")
+# Names of devices, with every suffix; characters and ends that Windows takes for something else.
+_NOT_ON_WINDOWS = re.compile(
+    r"(con|prn|aux|nul|com\d|lpt\d)\s*(\..*)?|.*([<>:\"|?*\\\0-\x1f].*|[. ])", re.I | re.S
+)
+
+
+def name_trouble(name: str, *, windows: bool = sys.platform == "win32") -> str | None:
+    """Say why no file or folder can be written with a name; None if one can."""
+    if windows and _NOT_ON_WINDOWS.fullmatch(name):
+        return f"{name!r} cannot be the name of a file on Windows"
+    length = len(name.encode("utf-8", "surrogateescape"))
+    if length > _LONGEST:
+        return (
+            f"the name {name[:40]!r}... has {length} bytes, and at most {_LONGEST} can be written"
+        )
+    return None
+
+
+def names_trouble(names: Iterable[str], folder: Path) -> str | None:
+    """Say why a folder cannot take files of all these names, paths with slashes; None if it can.
+
+    Where the case of letters does not count, as is usual on macOS and Windows, `A.csv` is `a.csv`.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        if trouble := next(filter(None, map(name_trouble, name.split("/"))), None):
+            return trouble
+        other = seen.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+        if other != name and ignores_case(folder):
+            return f"{other!r} and {name!r} are the same file where {folder} is"
+    return None
+
+
+def ignores_case(folder: Path) -> bool:
+    """Tell whether names that differ by the case of letters alone are one file in a folder."""
+    here = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+    with tempfile.NamedTemporaryFile(prefix=".CASE-", dir=here) as file:
+        return os.path.lexists(here / Path(file.name).name.swapcase())
+
+
+def processors() -> int:
+    """Return how many processors threads may use: on Apple's, the fast ones alone.
+
+    Work is shared in equal parts, so that each would wait for those of the slow ones.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    if sys.platform == "darwin":
+        import ctypes
+
+        fast, size = ctypes.c_int(0), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
+        ask, name = ctypes.CDLL(None).sysctlbyname, b"hw.perflevel0.physicalcpu"
+        if ask(name, ctypes.byref(fast), ctypes.byref(size), None, 0) == 0:  # not of Intel's
+            return fast.value
+    return os.cpu_count() or 1
+
 
 if sys.platform == "win32":
     HAS_LOCKS = False

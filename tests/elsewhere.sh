@@ -35,7 +35,7 @@ cpus=$("$python" -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep=
 sets=$("$python" -c 'from mirror_rt import _core; print(*_core.engine_instruction_sets())')
 
 # The fast tier; what is different is in the environment, or in the command before it.
-fast='source tests/tiers.sh; PYTHONPATH=$PWD/tests/support/elsewhere MIRROR_RT_FUZZ=$fast_fuzz \
+fast='source tests/tiers.sh; MIRROR_RT_FUZZ=$fast_fuzz \
   tests "${side_by_side[@]}" -p no:cacheprovider -m "not ($not_fast or compiled)" ${ELSEWHERE_TESTS:-tests}'
 
 # A clone in $1 of the last commit, which has the compiled part of the wheel, and an environment of its

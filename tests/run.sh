@@ -74,6 +74,7 @@ fi
 lint() {
   .venv/bin/ruff format --check .
   .venv/bin/ruff check .
+  .venv/bin/ruff check --preview --select PLW1514 --exclude tests . # opens that name no encoding
   .venv/bin/clang-format --dry-run --Werror csrc/**/*.{cpp,h,cu,cuh} \
     tests/support/**/*.{cpp,h}
   .venv/bin/mypy

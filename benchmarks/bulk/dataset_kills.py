@@ -127,7 +127,7 @@ def ancestors(pid):
     pid = int(pid)
     while pid > 1:
         try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
         except OSError:
             return
         pid = int(stat.rpartition(")")[2].split()[1])

@@ -25,7 +25,7 @@ from mirror_rt.pipeline.options import EncodeOptions
 
 
 def private_mb(pid):
-    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8")
     return sum(int(kb) for kb in re.findall(r"Private_\w+:\s+(\d+) kB", rollup)) / 1024
 
 

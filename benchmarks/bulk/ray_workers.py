@@ -76,7 +76,8 @@ def run(lines: list[list[str]], folder: Path, output: Path) -> dict:
     """Run commands at the same time, and return what was measured of their parts."""
     began, clock = time.perf_counter(), time.time()
     processes = [
-        subprocess.Popen(line, cwd=folder, stderr=subprocess.PIPE, text=True) for line in lines
+        subprocess.Popen(line, cwd=folder, stderr=subprocess.PIPE, encoding="utf-8")
+        for line in lines
     ]
     said = [process.communicate()[1] for process in processes]
     seconds = time.perf_counter() - began

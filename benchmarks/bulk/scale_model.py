@@ -164,7 +164,7 @@ def machines(options) -> list[tuple[str, float, float, str]]:
                               ("22", "EPYC Zen 4, AVX512-BF16", options.core_hour),
                               ("21", "EPYC Zen 3, AVX2", options.old_core_hour)):  # fmt: skip
         path = RESULTS / f"encode-2026-11-{date}-2-x-amd-epyc.json"
-        medians = json.loads(path.read_text())["medians"]
+        medians = json.loads(path.read_text(encoding="utf-8"))["medians"]
         for name in ("mirror-rt fp32", "mirror-rt native bf16", "mirror-rt native int8"):
             if name in medians:
                 rate = medians[name]["mixed"] * MIXED_TOKENS / 2
@@ -283,7 +283,7 @@ def main() -> None:
     ):
         parser.add_argument(f"--{name}", type=float, default=default, help=f"{text} (%(default)g)")
     options = parser.parse_args()
-    found = json.loads(options.calibration.read_text())
+    found = json.loads(options.calibration.read_text(encoding="utf-8"))
     check_calibration(found, options.tolerance)
     print_needs(found, options)
     print_sizes_of_blocks(found, options)

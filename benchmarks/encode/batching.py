@@ -168,7 +168,7 @@ def main():
     for budget, rate in result["texts_per_second"].items():
         print(f"budget {budget:>6}: {rate:.1f} texts/s")
     if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

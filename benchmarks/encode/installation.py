@@ -82,8 +82,8 @@ def main() -> None:
         ),
     ]
     path = arguments.out / f"installation-{today}-{slug}.md"
-    path.write_text("\n".join(lines) + "\n")
-    print(path.read_text())
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(path.read_text(encoding="utf-8"))
 
 
 def install(environment: Path, wheels: Path, packages: tuple[str, ...], begin: str):

@@ -90,7 +90,9 @@ def main():
         print(f"{name:<16}" + "".join(f"{row[key]:>10.1f}" for key in row))
     if arguments.json:
         machine = {"processor": platform.processor(), "python": platform.python_version()}
-        arguments.json.write_text(json.dumps(machine | {"microseconds": found}, indent=2) + "\n")
+        arguments.json.write_text(
+            json.dumps(machine | {"microseconds": found}, indent=2) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -105,7 +105,9 @@ def measure(folder, languages, limited, arguments):
     line = [sys.executable, __file__, "--serve", ",".join(languages), "--work", folder.parent,
             "--requests", arguments.requests, "--threads", arguments.threads]  # fmt: skip
     line += ["--limited"] if limited else []
-    done = subprocess.run(list(map(str, line)), check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        list(map(str, line)), check=True, stdout=subprocess.PIPE, encoding="utf-8"
+    )
     return json.loads(done.stdout)
 
 

@@ -109,7 +109,9 @@ def main() -> None:
     )
     print(f"a single word: {1e3 * cost['single_seconds']:.2f} ms")
     if arguments.json:
-        arguments.json.write_text(json.dumps({"texts_per_second": speeds, **cost}, indent=2))
+        arguments.json.write_text(
+            json.dumps({"texts_per_second": speeds, **cost}, indent=2), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -161,11 +161,11 @@ def write_report(folder, about, state, docs):
         for _, figure, ours, theirs, _, _ in GOALS
     }
     report = {"about": about, "medians": figures, "ratios": ratios, "state": state}
-    stem.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    stem.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     lines = table(about, state, figures)
     rest = ["", *callers(state), *goals(state, figures), "", versions(), ""]
     text = "\n".join([*lines, *rest])
-    stem.with_suffix(".md").write_text(f"# The encoder and its peers\n\n{text}")
+    stem.with_suffix(".md").write_text(f"# The encoder and its peers\n\n{text}", encoding="utf-8")
     plot(stem.with_suffix(".png"), about, figures)
     print(f"\n{text}\nwritten: {stem}.json, .md, .png")
     if docs is not None:

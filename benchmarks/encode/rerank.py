@@ -131,7 +131,7 @@ def export_graph(model: Path, folder: Path, cache: Path) -> Path:
     call([str(python_of(cache, "st-onnx", ENVIRONMENTS)), "-c", code, str(model), str(made)],
          cwd=cache, env=os.environ | OWN_PACKAGES | {"HF_HUB_OFFLINE": "1"})  # fmt: skip
     # fastembed reads files and values that newer versions of transformers do not write.
-    tokenizer = json.loads((made / "tokenizer.json").read_text())
+    tokenizer = json.loads((made / "tokenizer.json").read_text(encoding="utf-8"))
     cut = {"direction": "Right", "max_length": 512, "strategy": "LongestFirst", "stride": 0}
     change_json(made / "tokenizer.json", truncation=(tokenizer["truncation"] or {}) | cut)
     change_json(made / "tokenizer_config.json", model_max_length=512, max_length=512)

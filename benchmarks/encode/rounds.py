@@ -45,9 +45,9 @@ class Worker:
             **OWN_PACKAGES,
         }
         began = time.perf_counter()
-        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # open as long as the process
+        self.log = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  # open as long as the process
         self.process = subprocess.Popen(
-            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
+            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, encoding="utf-8",
             env=os.environ | variables, cwd="/",
         )  # fmt: skip
         self._answer()
@@ -90,7 +90,7 @@ class Benchmark:
         texts = select_texts(arguments.data, 120 if arguments.quick else 1500)
         self.texts = texts
         for name, values in texts.items():
-            (self.cache / f"{name}.json").write_text(json.dumps(values))
+            (self.cache / f"{name}.json").write_text(json.dumps(values), encoding="utf-8")
 
     def _read_state(self):
         plan = {
@@ -101,7 +101,7 @@ class Benchmark:
             "contenders": self.a.only or list(CONTENDERS),
         }
         if self.state_file.is_file() and not self.a.fresh:
-            state = json.loads(self.state_file.read_text())
+            state = json.loads(self.state_file.read_text(encoding="utf-8"))
             if state["plan"] == plan:
                 print(f"going on with {self.state_file} (--fresh begins anew)")
                 return state | {"left_out": {}}  # they get another chance

@@ -100,7 +100,7 @@ class LeftOutError(Exception):
 
 
 def call(line, **options):
-    done = subprocess.run(line, capture_output=True, text=True, **options)
+    done = subprocess.run(line, capture_output=True, encoding="utf-8", **options)
     if done.returncode:
         lines = [text for text in (done.stderr or done.stdout).splitlines() if text.strip()]
         raise LeftOutError(f"{Path(line[0]).name} {' '.join(line[1:4])}: {lines[-1:]}")
@@ -114,19 +114,21 @@ def python_of(cache, name, environments=ENVIRONMENTS):
     below = environment.below and python_of(cache, environment.below, environments)
     folder = cache / "environments" / name.replace(" ", "-")
     python, stamp = folder / "bin" / "python", folder / "packages.txt"
-    if stamp.is_file() and stamp.read_text() == wanted:
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
         return python
     print(f"  environment {name}: {', '.join(environment.packages)}", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     call([sys.executable, "-m", "venv", str(folder)])
     if below:
-        (packages_folder(folder) / "below.pth").write_text(f"{packages_folder(below.parents[1])}\n")
+        (packages_folder(folder) / "below.pth").write_text(
+            f"{packages_folder(below.parents[1])}\n", encoding="utf-8"
+        )
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     call([*pip, *(
         package.replace(PROJECT, str(project_wheel(cache, python))) if PROJECT in package
         else package for package in environment.packages
     )])  # fmt: skip
-    stamp.write_text(wanted)
+    stamp.write_text(wanted, encoding="utf-8")
     return python
 
 
@@ -177,7 +179,7 @@ def continue_in(cache, name):
 
 def processor_class():
     """Return the widest instructions for neural networks that this processor has."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     flags = next((line.split(":")[1].split() for line in lines if line.startswith("flags")), [])
     return next((name for flag, name in CLASSES.items() if flag in flags), platform.machine())
 
@@ -243,7 +245,7 @@ def make_exported(cache, source, backend):
             shutil.copy(source / name, made / name)
     change_json(made / "tokenizer_config.json", model_max_length=512, max_length=512)
     change_json(made / "sentence_bert_config.json", max_seq_length=512)
-    tokenizer = json.loads((made / "tokenizer.json").read_text())
+    tokenizer = json.loads((made / "tokenizer.json").read_text(encoding="utf-8"))
     truncation = {"direction": "Right", "max_length": 512, "strategy": "LongestFirst", "stride": 0}
     change_json(made / "tokenizer.json", truncation=(tokenizer["truncation"] or {}) | truncation)
     made.rename(folder)
@@ -270,5 +272,5 @@ def make_converted(cache, source):
 
 
 def change_json(path, **values):
-    content = json.loads(path.read_text()) if path.is_file() else {}
-    path.write_text(json.dumps(content | values))
+    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    path.write_text(json.dumps(content | values), encoding="utf-8")

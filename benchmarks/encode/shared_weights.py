@@ -31,7 +31,7 @@ sys.stdin.read()
 
 def memory_mb(pid: int) -> dict[str, float]:
     """Return RSS, PSS and private memory of a process."""
-    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8")
     kilobytes = {name: int(kb) for name, kb in re.findall(r"(\w+):\s+(\d+) kB", rollup)}
     private = kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]
     return {"rss": kilobytes["Rss"] / 1024, "pss": kilobytes["Pss"] / 1024, "own": private / 1024}

@@ -46,7 +46,7 @@ def measure(model: str, variant: str, seconds: str):
             [*map(str, line), "--batches", str(ONE), str(MANY)],
             check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
-        return json.loads(out.read_text())
+        return json.loads(out.read_text(encoding="utf-8"))
 
 
 def row(model: str, variant: str, found):

@@ -64,7 +64,7 @@ def main() -> int:
         "resident_mb": [round(mb, 2) for mb in sampler.megabytes],
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "soak.json").write_text(json.dumps(report, indent=1) + "\n")
+    (arguments.out / "soak.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     plot(report, arguments.out / "soak.png")
     verdict = "flat" if report["flat"] else f"MEMORY GROWS (more than {arguments.limit} MB)"
     print(
@@ -117,7 +117,7 @@ class Sampler(threading.Thread):
 
 
 def resident_mb() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     return pages * os.sysconf("SC_PAGESIZE") / 2**20
 
 

@@ -155,7 +155,7 @@ def main():
         machine = {"processor": platform.processor(), "numpy": np.__version__}
         shape = {"rows": ARGUMENTS.rows, "dimension": ARGUMENTS.dimension, "k": K}
         content = {"machine": machine, **shape, "threads": ARGUMENTS.threads, "results": results}
-        ARGUMENTS.json.write_text(json.dumps(content, indent=2) + "\n")
+        ARGUMENTS.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -271,7 +271,7 @@ CONTENDERS = {
 
 def peak_mb():
     """Return the peak memory; ru_maxrss would start at the size of the process that forked."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
@@ -348,7 +348,7 @@ ORDERS = {
 def main(contenders=CONTENDERS, orders=ORDERS):
     name, folder, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
     # Libraries may print, so answers get a descriptor of their own.
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     contender = contenders[name](folder, threads)
     if len(sys.argv) > 4:  # time to the first vector of a cold process

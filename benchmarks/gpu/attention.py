@@ -69,7 +69,9 @@ def main() -> int:
         return 0
     command = [sys.executable, *sys.argv, "--encode"]
     environment = os.environ | {"ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, encoding="utf-8", check=False
+    )
     print(done.stdout, end="", flush=True)
     if done.returncode != 0:
         return done.returncode

@@ -61,7 +61,7 @@ class Benchmark:
         self.sample = random.Random(1).sample(self.texts, min(280, len(self.texts)))
         self.files["sample"] = self.sample
         for name, texts in self.files.items():
-            self.path(name).write_text(json.dumps(texts))
+            self.path(name).write_text(json.dumps(texts), encoding="utf-8")
         self.workers = {}
         self.found = {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

@@ -131,7 +131,9 @@ def outcomes(device: str, seconds: float) -> Iterator[dict[str, str]]:
     command = [sys.executable, __file__, "--device", device, "--from"]
     while done < count:
         first, lines, limit = done, queue.Queue[str | None](), START * seconds
-        with subprocess.Popen([*command, str(done)], stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            [*command, str(done)], stdout=subprocess.PIPE, encoding="utf-8"
+        ) as process:
             threading.Thread(target=read_lines, args=(process.stdout, lines), daemon=True).start()
             try:
                 while done < count and (line := lines.get(timeout=limit)) is not None:

@@ -74,7 +74,7 @@ def obstacles(box: Path, capability: str, work: Path, device: str) -> Iterator[s
     if not wheels or not (box / ABOUT).is_file():
         yield f"{box} has none"
         return
-    if (found := json.loads((box / ABOUT).read_text())) != expected:
+    if (found := json.loads((box / ABOUT).read_text(encoding="utf-8"))) != expected:
         yield f"it is of {found}, expected {expected}"
         return
     shutil.rmtree(target, ignore_errors=True)
@@ -120,7 +120,7 @@ def succeeds(command: list[str], variables: os._Environ[str], seconds: float) ->
 def loading_failure(work: Path, device: str) -> str | None:
     """Return why the installed extensions cannot be loaded; None if they can."""
     command = [str(work / "env/bin/python"), "-P", "-c", f"import {_EXTENSIONS[device]}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     return None if done.returncode == 0 else (done.stderr.splitlines() or ["no message"])[-1]
 
 
@@ -128,7 +128,7 @@ def architecture(device: str) -> str:
     """Return the compute capability of the first GPU, such as 90; 90 where none is asked for."""
     query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+        answer = subprocess.run(query, capture_output=True, encoding="utf-8", check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         if device == "cpu":
             return "90"

@@ -27,7 +27,7 @@ TURNS = 10
 
 def output(*command: str) -> str:
     with contextlib.suppress(OSError):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
         return (done.stdout + done.stderr).strip()
     return f"{command[0]}: not found"
 
@@ -88,7 +88,7 @@ def main() -> int:
 
     def write() -> None:
         if arguments.json is not None:
-            arguments.json.write_text(json.dumps(found))
+            arguments.json.write_text(json.dumps(found), encoding="utf-8")
 
     write()
     try:

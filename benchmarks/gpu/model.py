@@ -36,7 +36,7 @@ def main() -> None:
     config = BertConfig(num_hidden_layers=arguments.layers)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     vocab = arguments.folder / "vocab.txt"
-    vocab.write_text("\n".join(vocabulary(config.vocab_size)) + "\n")
+    vocab.write_text("\n".join(vocabulary(config.vocab_size)) + "\n", encoding="utf-8")
     tokenizer = BertTokenizerFast(vocab=str(vocab), model_max_length=config.max_position_embeddings)
     tokenizer.save_pretrained(arguments.folder)
     BertModel(config).save_pretrained(arguments.folder)

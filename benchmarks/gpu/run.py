@@ -61,7 +61,8 @@ def main() -> int:
             continue
         runner.run(number, stages[number], environment, again=arguments.again)
     with contextlib.suppress(OSError):
-        print(f"\n{(arguments.out / 'gpu.md').read_text()}\nreport: {arguments.out}/gpu.md")
+        table = (arguments.out / "gpu.md").read_text(encoding="utf-8")
+        print(f"\n{table}\nreport: {arguments.out}/gpu.md")
     verdict = runner.verdict(stages) or "wrong"
     print(f"VERDICT: {verdict}", flush=True)
     return int(verdict != "right")

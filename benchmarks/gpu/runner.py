@@ -95,7 +95,7 @@ class Runner:
         self._kept, self._log = work / "state.json", work / "log.txt"
         self.state: State = {"about": dict(about), "steps": {}}
         if self._kept.is_file():
-            old = json.loads(self._kept.read_text())
+            old = json.loads(self._kept.read_text(encoding="utf-8"))
             if old["about"].get("sources") == about.get("sources"):
                 self.state = old
             else:
@@ -187,7 +187,7 @@ class Runner:
         command = [word.replace("{result}", str(result)) for word in step.command]
         variables = {**environment, "TMPDIR": str(scratch), _MARK: str(self.work)}
         try:
-            with log.open("w") as stream:
+            with log.open("w", encoding="utf-8") as stream:
                 print(f"$ {' '.join(command)}", file=stream, flush=True)
                 ending = self._run_process(command, variables, stream, min(step.limit, left), copy)
         except OSError as error:  # a full disk
@@ -196,7 +196,7 @@ class Runner:
         note(ending)
         if record["verdict"] == PASSED:
             record.pop("tail", None)
-        with _tolerated(self._log), self._log.open("a") as stream:
+        with _tolerated(self._log), self._log.open("a", encoding="utf-8") as stream:
             print(f"== {step.name}: {record['verdict']}\n{_end_of(log)}", file=stream)
 
     def _run_process(
@@ -274,7 +274,7 @@ def _add_findings(record: Record, log: Path, result: Path) -> None:
     """Add the last lines that a step printed, and its figures so far."""
     record["tail"] = _end_of(log).splitlines()[1:][-_TAIL_LINES:]
     with contextlib.suppress(OSError, json.JSONDecodeError):  # not there, or just being written
-        record["result"] = json.loads(result.read_text())
+        record["result"] = json.loads(result.read_text(encoding="utf-8"))
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:

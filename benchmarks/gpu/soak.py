@@ -129,7 +129,7 @@ def main() -> int:
         "batches": soak.batches,
     }
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(found))
+        arguments.json.write_text(json.dumps(found), encoding="utf-8")
     print(json.dumps(found, indent=1))
     return int(not found["growth_mb"] <= arguments.limit)
 

@@ -58,7 +58,7 @@ def commit() -> str:
     """Return the name of the commit; where git or the history is missing, `sources` tells."""
     describe = ["git", "describe", "--always", "--dirty"]
     with contextlib.suppress(OSError):
-        done = subprocess.run(describe, capture_output=True, text=True, check=False)
+        done = subprocess.run(describe, capture_output=True, encoding="utf-8", check=False)
         return done.stdout.strip() or "unknown"
     return "unknown"
 

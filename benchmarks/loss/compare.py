@@ -49,7 +49,7 @@ def available_bytes(device):
     if device == "cuda":
         torch.cuda.empty_cache()  # memory that torch has cached is free, too
         return torch.cuda.mem_get_info()[0]
-    text = Path("/proc/meminfo").read_text()
+    text = Path("/proc/meminfo").read_text(encoding="utf-8")
     return 1024 * int(re.search(r"MemAvailable:\s+(\d+)", text)[1])
 
 
@@ -192,7 +192,9 @@ class Cell:
         size = ["--rows", str(self.rows), "--dim", str(self.dim)]
         where = ["--device", self.a.device, "--dtype", self.a.dtype]
         done = subprocess.run(
-            [sys.executable, str(script), name, *size, *where], capture_output=True, text=True
+            [sys.executable, str(script), name, *size, *where],
+            capture_output=True,
+            encoding="utf-8",
         )
         return float(done.stdout) if done.returncode == 0 else None
 
@@ -226,7 +228,7 @@ def machine(device, dtype):
         return about | {"name": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
     from mirror_rt import _core
 
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     pairs = _core.best_instruction_set(True) if dtype != "float32" else None
     return about | {

@@ -159,7 +159,7 @@ def make_views(device, dtype, rows, dim, likeness=1.0):
 
 
 def _resident(field):
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024
 
 
@@ -176,7 +176,9 @@ def peak_bytes(name, device, dtype, rows, dim, **options):
         views = make_views(device, dtype, rows, dim)
         if device == "cuda":
             return peak_bytes_on_card(contender, views)
-        Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+        Path("/proc/self/clear_refs").write_text(
+            "5", encoding="utf-8"
+        )  # resets the high-water mark
         before = _resident("VmRSS")
         contender(*views).backward()
         return _resident("VmHWM") - before

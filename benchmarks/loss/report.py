@@ -19,7 +19,7 @@ def write_report(folder, machine, results):
     slug = re.sub(r"[^a-z0-9]+", "-", machine["name"].lower()).strip("-")
     stem = folder / f"infonce-{machine['date']}-{slug}-{machine['dtype']}"
     write_json(stem.with_suffix(".json"), machine, results)
-    stem.with_suffix(".md").write_text(table(machine, results))
+    stem.with_suffix(".md").write_text(table(machine, results), encoding="utf-8")
     plot(stem.with_suffix(".png"), machine, results)
     print(f"written: {stem}.json, .md, .png")
 

@@ -191,7 +191,7 @@ def started(arguments: argparse.Namespace, log: Path) -> subprocess.Popen[bytes]
     sources = [getattr(arguments, name) for name in names]
     aliases = [f"{n}={s}" for n, s in zip(names, sources, strict=True)]
     options = [part for alias in aliases for part in ("--model-alias", alias)]
-    with log.open("w") as errors:
+    with log.open("w", encoding="utf-8") as errors:
         return subprocess.Popen(
             [arguments.command, "serve", *sources, "--port", "0", *options], stderr=errors
         )
@@ -199,11 +199,11 @@ def started(arguments: argparse.Namespace, log: Path) -> subprocess.Popen[bytes]
 
 def port_of(server: subprocess.Popen[bytes], log: Path) -> int:
     while server.poll() is None:
-        found = re.search(r"listening at http://[^:]+:(\d+)", log.read_text())
-        if found and "ready:" in log.read_text():
+        found = re.search(r"listening at http://[^:]+:(\d+)", log.read_text(encoding="utf-8"))
+        if found and "ready:" in log.read_text(encoding="utf-8"):
             return int(found[1])
         time.sleep(0.1)
-    raise SystemExit(log.read_text())
+    raise SystemExit(log.read_text(encoding="utf-8"))
 
 
 def main() -> None:

@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--variant", default="fp32")
     arguments = parser.parse_args()
     log = Path(os.environ.get("TMPDIR", "/tmp")) / "serve_bursts.log"
-    with log.open("w") as errors:
+    with log.open("w", encoding="utf-8") as errors:
         server = subprocess.Popen(
             [arguments.command, "serve", arguments.bundle, "--port", "0", "--variant",
              arguments.variant], stderr=errors,
@@ -62,7 +62,7 @@ def main() -> None:
         try:
             port = _port(server, log)
             asyncio.run(_bursts(port, server.pid, arguments.timeout))
-            status = Path(f"/proc/{server.pid}/status").read_text()
+            status = Path(f"/proc/{server.pid}/status").read_text(encoding="utf-8")
             [kilobytes] = re.findall(r"VmHWM:\s+(\d+) kB", status)
             print(f"memory: {int(kilobytes) / 1000:.0f} MB at most")
         finally:
@@ -72,11 +72,11 @@ def main() -> None:
 
 def _port(server: subprocess.Popen[bytes], log: Path) -> int:
     while server.poll() is None:
-        found = re.search(r"listening at http://[^:]+:(\d+)", log.read_text())
-        if found and "ready:" in log.read_text():
+        found = re.search(r"listening at http://[^:]+:(\d+)", log.read_text(encoding="utf-8"))
+        if found and "ready:" in log.read_text(encoding="utf-8"):
             return int(found[1])
         time.sleep(0.1)
-    raise SystemExit(log.read_text())
+    raise SystemExit(log.read_text(encoding="utf-8"))
 
 
 async def _bursts(port: int, pid: int, timeout: float) -> None:
@@ -136,7 +136,7 @@ async def _busy_seconds(pid: int) -> float:
 
 
 def _used(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 

@@ -107,7 +107,7 @@ class Cluster:
         subprocess.run(
             [sys.executable, ROOT / "deploy/rolling_update.py", "--socket",
              self._folder / "admin.sock", "--restart", restart],
-            check=True, capture_output=True, text=True,
+            check=True, capture_output=True, encoding="utf-8",
         )  # fmt: skip
 
     def memory(self) -> float:
@@ -127,16 +127,16 @@ class Cluster:
         line = [sys.executable, "-m", "mirror_rt.cli", "serve", self._folder / "pack", "--port",
                 str(self._ports[name]), "--api-keys-file", self._folder / "keys",
                 *_OPTIONS]  # fmt: skip
-        with self._log(name).open("w") as log:
+        with self._log(name).open("w", encoding="utf-8") as log:
             while not self._over.is_set():
                 process = subprocess.Popen(line, stderr=log, stdout=log)
                 new = self._folder / f"{name}.new"
-                new.write_text(str(process.pid))
+                new.write_text(str(process.pid), encoding="utf-8")
                 new.replace(self._folder / f"{name}.pid")
                 process.wait()
 
     def _process(self, name: str) -> int:
-        return int((self._folder / f"{name}.pid").read_text())
+        return int((self._folder / f"{name}.pid").read_text(encoding="utf-8"))
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"
@@ -150,7 +150,7 @@ class Cluster:
     def _write_keys(self, *keys: str) -> None:
         new = self._folder / "keys.new"
         new.touch(0o600)
-        new.write_text("".join(f"{key}\n" for key in keys))
+        new.write_text("".join(f"{key}\n" for key in keys), encoding="utf-8")
         new.replace(self._folder / "keys")
 
     def _answers_to(self, key: str, status: int) -> bool:
@@ -195,7 +195,7 @@ def _free_ports(count: int) -> list[int]:
 def _children(process: int) -> list[int]:
     """Return the workers of a server; none while it ends."""
     try:
-        text = Path(f"/proc/{process}/task/{process}/children").read_text()
+        text = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="utf-8")
     except OSError:
         return []
     return [int(one) for one in text.split()]
@@ -203,7 +203,9 @@ def _children(process: int) -> list[int]:
 
 def _private_mb(process: int) -> float:
     try:
-        found = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{process}/status").read_text())
+        found = re.search(
+            r"RssAnon:\s+(\d+)", Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+        )
     except OSError:
         return 0.0
     return int(found[1]) / 1024 if found else 0.0

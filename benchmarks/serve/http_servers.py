@@ -154,7 +154,9 @@ def microseconds(port: int, process: int) -> float:
     """Return the processor time of a server for one request, in microseconds."""
 
     def spent() -> float:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        )
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     before = spent()

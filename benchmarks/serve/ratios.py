@@ -184,7 +184,7 @@ class Server:
     def __init__(self, bundle: str, variant: str, providers: str) -> None:
         line = [sys.executable, "-m", "mirror_rt.cli", "serve", bundle, "--port", "0"]
         line += ["--log-level", "info", "--variant", variant, "--providers", providers]
-        self.process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(line, stderr=subprocess.PIPE, encoding="utf-8")
         assert self.process.stderr is not None
         self.port, ready = 0, False
         for text in self.process.stderr:
@@ -200,11 +200,16 @@ class Server:
 
     def memory(self) -> float:
         """Return the resident memory in MB."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
         return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
 
     def cpu_seconds(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{self.process.pid}/stat")
+            .read_text(encoding="utf-8")
+            .rpartition(")")[2]
+            .split()
+        )
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> int:

@@ -73,7 +73,9 @@ def write_report(
     stem = arguments.out / f"{kind}-{date}-{slug}"
     arguments.out.mkdir(parents=True, exist_ok=True)
     about = {"machine": machine, "date": date, "command": command}
-    stem.with_suffix(".json").write_text(json.dumps({"about": about} | found, indent=1) + "\n")
+    stem.with_suffix(".json").write_text(
+        json.dumps({"about": about} | found, indent=1) + "\n", encoding="utf-8"
+    )
     text = "\n".join([f"{machine}, {date}. `{command}`", "", *lines]) + "\n"
     stem.with_suffix(".md").write_text(f"# {kind}\n\n{text}", encoding="utf-8")
     print(f"\n{text}\nwritten: {stem}.json, .md")

@@ -60,7 +60,7 @@ class RivalServer:
         line, model = self.contender.line(cache, bundle, self.port)
         variables = {"MODEL": str(model), "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
         slug = "".join(c if c.isalnum() else "-" for c in name)
-        self.log = (cache / f"server-{slug}.log").open("w+")
+        self.log = (cache / f"server-{slug}.log").open("w+", encoding="utf-8")
         self.process = subprocess.Popen(
             line, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
             env=os.environ | variables, cwd=cache,

@@ -75,7 +75,10 @@ def run(contender, words, out, seed, precision):
         line = [sys.executable, __file__, "--peer", "--words", words, "--work", out]
         line += ["--precision", precision]
         done = subprocess.run(
-            [*map(str, line), "--seed", str(seed)], check=True, stdout=subprocess.PIPE, text=True
+            [*map(str, line), "--seed", str(seed)],
+            check=True,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
         )
         seconds, model = json.loads(done.stdout.splitlines()[-1])["seconds"], out / "model"
     else:
@@ -84,7 +87,9 @@ def run(contender, words, out, seed, precision):
         line += ["--precision", precision]
         subprocess.run([*map(str, line)], check=True, stdout=subprocess.DEVNULL)
         model = out / "model"
-        seconds = json.loads((model / "mirror.json").read_text())["training"]["seconds"]
+        seconds = json.loads((model / "mirror.json").read_text(encoding="utf-8"))["training"][
+            "seconds"
+        ]
     return {"train": seconds, "process": time.perf_counter() - began, "model": str(model)}
 
 

@@ -106,7 +106,7 @@ def main():
     print(f"export: {exported} s, {len(PackIndex.read(pack).bundles)} bundles")
     if arguments.json:
         result = {"spearman": rows, "tune_seconds": seconds, "export_seconds": exported}
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     if faults:
         sys.exit("\n".join(faults))
 

@@ -190,7 +190,7 @@ def main():
     parser.add_argument("--every", type=int, default=5)
     parser.add_argument("--plot", type=Path, help="draw the runs of FILE that have the first seed")
     arguments = parser.parse_args()
-    runs = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    runs = json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.out.exists() else {}
     for run in arguments.runs:
         model, language, source = run.split(":", 2)
         for seed in arguments.seeds:

@@ -105,7 +105,7 @@ def tuned_cosines(run, seed, arguments, options):
     """Return the cosines of the pairs after tuning, which are kept; the model is not."""
     kept = arguments.work / f"{run}-{seed}.json"
     if kept.exists():
-        return np.array(json.loads(kept.read_text())["cosines"])
+        return np.array(json.loads(kept.read_text(encoding="utf-8"))["cosines"])
     base, language, _ = RUNS[run]
     model = arguments.base if base == "base" else "all-MiniLM-L6-v2"
     out = arguments.work / f"{run}-{seed}"
@@ -117,7 +117,7 @@ def tuned_cosines(run, seed, arguments, options):
     )
     pairs = read_scored_pairs(arguments.data / "multisimlex" / f"{language}.tsv")
     found = cosines(TorchEncoder.load(out), pairs.first, pairs.second)
-    manifest = json.loads((out / "mirror.json").read_text())
+    manifest = json.loads((out / "mirror.json").read_text(encoding="utf-8"))
     what = {"recipe": manifest["recipe"], "training": manifest["training"]}
     write_whole(kept, json.dumps(what | {"cosines": found.tolist()}))
     shutil.rmtree(out)
@@ -160,7 +160,7 @@ def record(runs, found, arguments):
     rows = {}
     for run in runs:
         for row, seed in enumerate(arguments.seeds):
-            kept = json.loads((arguments.work / f"{run}-{seed}.json").read_text())
+            kept = json.loads((arguments.work / f"{run}-{seed}.json").read_text(encoding="utf-8"))
             scores = {half: round(found[run][half].seeds[row], 4) for half in HALVES}
             rows[f"{run}-{seed}"] = scores | {"training": kept["training"]}
     return rows

@@ -101,7 +101,7 @@ class JobFolder:
 
     def publish(self) -> dict[str, Any]:
         """Move the output into place, remove the folder; return counts, dimension, dtype."""
-        report: dict[str, Any] = json.loads((self.folder / _COMPLETE).read_text())
+        report: dict[str, Any] = json.loads((self.folder / _COMPLETE).read_text(encoding="utf-8"))
         for target in reversed(output_files(self.output, with_ids=self.with_ids)):
             # The ids are moved first, so that an output that exists is complete.
             with contextlib.suppress(FileNotFoundError):  # it was moved before a kill

@@ -17,6 +17,7 @@ from mirror_rt.io.arrow import open_parquet
 from mirror_rt.io.rows import FORMATS, files_of_rows, row_format, row_suffix
 from mirror_rt.io.storage import Folder, StoredFile, find_files
 from mirror_rt.schema import is_unicode
+from mirror_rt.system import names_trouble
 from mirror_rt.tokens.windows import TextWindow, text_windows
 
 _FOOTERS_AT_A_TIME = 16
@@ -133,11 +134,15 @@ def find_blocks(where: str, *, outside: Folder) -> list[Block]:
     files = find_files(where, FORMATS, files_of_rows, outside=outside)
     with ThreadPoolExecutor(_FOOTERS_AT_A_TIME) as pool:
         groups = pool.map(lambda file: list(row_format(file).groups(file)), files)
-        return [
+        blocks = [
             Block(file, i, rows)
             for file, counts in zip(files, groups, strict=True)
             for i, rows in enumerate(counts)
         ]
+    parts = [block.part for block in blocks]
+    if outside.local is not None and (trouble := names_trouble(parts, outside.local)):
+        raise DataError(f"the vectors of {where} cannot be written to {outside}: {trouble}")
+    return blocks
 
 
 def read_block(block: Block, text: str, columns: Sequence[str] | None, rows: int) -> Iterator[Any]:

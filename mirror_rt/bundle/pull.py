@@ -17,6 +17,7 @@ from mirror_rt.bundle.pack_index import PackIndex, is_pack, read_manifests
 from mirror_rt.bundle.push import LICENSES
 from mirror_rt.errors import BundleError, BundleIntegrityError, ConfigError, HubError
 from mirror_rt.io.atomic import check_free, check_space, link_or_copy, new_folder, write_json
+from mirror_rt.system import names_trouble
 
 # Smaller files are copied rather than linked, because editing a link changes it in every bundle.
 _SMALLEST_LINK = 64 * 1024
@@ -54,6 +55,8 @@ def pull(
     if lost := [file for file in files if not (snapshot / file).is_file()]:
         raise BundleIntegrityError(f"{where} is incomplete: {lost[0]} is missing")
     check_space(out, sum(blob.stat().st_size for blob in {(snapshot / f).resolve() for f in files}))
+    if trouble := names_trouble(files, out):
+        raise BundleError(f"{where} cannot be written to {out}: {trouble}")
     with new_folder(out, overwrite=overwrite) as folder:
         _copy(snapshot, files, folder)
         if variants is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import shutil
 import signal
@@ -39,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # so that they can be resumed, wherever they were started.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may lack the letters of the texts
+        encoding = None if sys.stdout.isatty() else "utf-8"
+        sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
     try:
         if "_ARGCOMPLETE" in os.environ:
             from mirror_rt.cli.completion import complete

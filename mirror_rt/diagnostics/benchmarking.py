@@ -130,7 +130,7 @@ def measure(
 def machine_name() -> str:
     """Return the number and the name of the processors, as far as Linux tells them."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
@@ -140,7 +140,7 @@ def machine_name() -> str:
 def peak_memory_mb() -> float | None:
     """Return the most physical memory that this process has used, in MB; None if unknown."""
     with contextlib.suppress(OSError):  # on Linux, since ru_maxrss begins at the parent's value
-        for line in Path("/proc/self/status").read_text().splitlines():
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM"):
                 return int(line.split()[1]) / 2**10
     peak = peak_memory()

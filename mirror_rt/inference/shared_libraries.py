@@ -44,7 +44,7 @@ def missing_libraries(path: Path) -> list[str]:
 
     if shutil.which("ldd") is None:
         return _missing_first(path)
-    done = subprocess.run(["ldd", str(path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(["ldd", str(path)], capture_output=True, encoding="utf-8", check=False)
     names = dict.fromkeys(_NOT_FOUND.findall(done.stdout))
     return [name for name in names if not _loads(name)]
 

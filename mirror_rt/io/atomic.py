@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from mirror_rt.errors import OutputExistsError, Setting
 from mirror_rt.io.exchange import replace_folder, unfinished
+from mirror_rt.system import name_trouble
 
 # What to do about an error of the operating system.
 _ADVICE = {
@@ -65,6 +66,8 @@ def check_free(path: Path, *, overwrite: bool) -> None:
 
     An existing empty folder counts as free; a broken symbolic link does not.
     """
+    if trouble := name_trouble(path.name):
+        raise OSError(f"cannot write {path}: {trouble}")
     if os.path.lexists(path):
         if not (overwrite or (path.is_dir() and not any(path.iterdir()))):
             raise OutputExistsError(

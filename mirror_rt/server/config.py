@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
@@ -162,8 +162,9 @@ class ListenConfig:
         if (self.tls_certificate is None) != (self.tls_key is None):
             lacks = "tls_key" if self.tls_key is None else "tls_certificate"
             raise ConfigError("TLS needs both a certificate and its key: give ", Setting(lacks))
-        if self.workers > 1 and os.name != "posix":
-            raise ConfigError(field="workers", expected="1 on this system", value=self.workers)
+        if self.workers > 1 and sys.platform == "win32":
+            only = "1 on Windows, where no two processes share a port: start a server for each port"
+            raise ConfigError(field="workers", expected=only, value=self.workers)
 
 
 def _above_zero(config: ServerConfig | ListenConfig, *names: str) -> None:

@@ -151,6 +151,19 @@ def test_one_variant(hub, two_graphs, tmp_path):
         pull(NAME, tmp_path / "none", variants=["fp16"])
 
 
+def test_files_that_differ_by_case_are_refused_where_case_does_not_count(
+    hub, two_graphs, tmp_path, monkeypatch
+):
+    (two_graphs / "onnx" / "MODEL.onnx").write_bytes(b"another")
+    path = two_graphs / "mirror.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"files": records(two_graphs)}))
+    push(two_graphs, NAME)
+    monkeypatch.setattr("mirror_rt.system.ignores_case", lambda folder: True)
+    with pytest.raises(BundleError, match=r"'onnx/MODEL.onnx' and 'onnx/model.onnx' are the same"):
+        pull(NAME, tmp_path / "pulled")
+    assert not (tmp_path / "pulled").exists()
+
+
 def test_load_downloads_the_graph_it_needs(hub, two_graphs):
     push(two_graphs, NAME)
     assert Encoder.load(NAME).dimension == 32

@@ -20,6 +20,7 @@ def test_every_python_is_declared_built_and_tried():
     jobs = yaml.safe_load((WORKFLOWS / "wheels.yml").read_text())["jobs"]
     assert declared == [f"3.{minor}" for minor in built]
     assert jobs["try"]["strategy"]["matrix"]["python"] == declared
+    assert jobs["try-alpine"]["strategy"]["matrix"]["python"] == declared
     assert jobs["try"]["strategy"]["matrix"]["os"] == jobs["build"]["strategy"]["matrix"]["os"]
 
 
@@ -32,6 +33,8 @@ def test_workflows_name_files_that_exist_and_may_do_little(path):
         assert (ROOT / name).is_file(), name
 
 
-@pytest.mark.parametrize("script", ["deploy/wheels.sh", "deploy/install_nvcc.sh"])
+@pytest.mark.parametrize(
+    "script", ["deploy/wheels.sh", "deploy/install_nvcc.sh", "deploy/other_pythons.sh"]
+)
 def test_scripts_are_valid(script):
     subprocess.run(["bash", "-n", ROOT / script], check=True)

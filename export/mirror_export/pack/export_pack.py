@@ -205,7 +205,7 @@ def available_memory(root: Path = Path("/")) -> int:
     It is 0 if the system does not tell (it is not Linux); `root` has /proc and the cgroups.
     """
     try:
-        lines = (root / "proc/meminfo").read_text().splitlines()
+        lines = (root / "proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return 0
     free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
@@ -216,9 +216,10 @@ def available_memory(root: Path = Path("/")) -> int:
 
 def _left(folder: Path, limit_name: str, usage_name: str, reclaimable: str) -> list[int]:
     try:
-        limit = (folder / limit_name).read_text().strip()
-        usage = int((folder / usage_name).read_text())
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        limit = (folder / limit_name).read_text(encoding="utf-8").strip()
+        usage = int((folder / usage_name).read_text(encoding="utf-8"))
+        lines = (folder / "memory.stat").read_text(encoding="utf-8").splitlines()
+        stat = dict(line.split() for line in lines)
     except OSError:
         return []  # the other version's names; and the root has no limit
     if limit == "max":

@@ -102,7 +102,7 @@ class Reloader(Watcher):
         if shared is None:  # no other worker
             yield
             return
-        with (Path(shared) / "reload.lock").open("w") as file:  # the end of a worker unlocks it
+        with (Path(shared) / "reload.lock").open("wb") as file:  # the end of a worker unlocks it
             while not self._closing.wait(_TURN_SECONDS):
                 if lock(file.fileno()):
                     break

@@ -1,6 +1,7 @@
-"""Let every Python process behave as on another machine, for the rows of tests/elsewhere.sh.
+"""Let every Python process refuse opens of ours that name no encoding, and behave as elsewhere.
 
-Python imports this module at its start where this folder is in PYTHONPATH. What is otherwise:
+Python imports this module at its start where this folder is in PYTHONPATH. For the rows of
+tests/elsewhere.sh these are otherwise:
 
 - ELSEWHERE_ISA: the most capable instruction set that the native engine and the vector functions
   take (that of the loss is chosen by MIRROR_RT_INSTRUCTION_SET)
@@ -15,6 +16,7 @@ import functools
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
@@ -72,6 +74,9 @@ def lengthen_sleep(module: ModuleType) -> None:
     module.sleep = sleep
 
 
+if sys.flags.warn_default_encoding:  # others may do so, and say nothing
+    warnings.filterwarnings("ignore", category=EncodingWarning)
+    warnings.filterwarnings("error", "", EncodingWarning, r"mirror_(rt|train|export)\b")
 _sleep = time.sleep
 # What each variable changes when it is imported.
 CHANGES: dict[str, tuple[str, Callable[[ModuleType], None]]] = {

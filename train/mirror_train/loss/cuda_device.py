@@ -156,7 +156,7 @@ def _verdict(module: Any, device: int) -> str | None:
 
     path = cache_folder() / "cuda-core" / f"{_identity(module, device)}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        kept: str | None = json.loads(path.read_text())["failure"]
+        kept: str | None = json.loads(path.read_text(encoding="utf-8"))["failure"]
         return kept
     try:
         failure = _check(device)
@@ -172,7 +172,7 @@ def _identity(module: Any, device: int) -> str:
     """Return a name of the card, its driver and the extension: where one changes, check again."""
     driver = "unknown"
     with contextlib.suppress(OSError):
-        driver = Path("/proc/driver/nvidia/version").read_text()
+        driver = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     card = torch.cuda.get_device_properties(device).uuid
     text = f"{card} {driver} {torch.version.cuda} {sha256(Path(module.__file__))}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -183,7 +183,7 @@ def _check(device: int) -> str | None:
     command = [sys.executable, "-P", "-m", "mirror_train.loss.cuda_check", str(device)]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+            command, capture_output=True, encoding="utf-8", timeout=_SECONDS, check=False
         )
     except OSError as error:
         raise _NoVerdictError(str(error)) from error
