@@ -193,9 +193,8 @@ def _texts(
     """
     texts = {}
     for i, document in enumerate(_checked(documents, list)):
-        fields = [
-            _checked(document, Document).meta.get(one) for one in settings.meta_fields_to_embed
-        ]
+        meta = _checked(document, Document).meta
+        fields = [meta.get(name) for name in settings.meta_fields_to_embed]
         parts = [str(field) for field in fields if field is not None]
         text = settings.embedding_separator.join([*parts, document.content or ""])
         if text.strip():
