@@ -1,6 +1,6 @@
 """Count the calls of clients of other servers that work against `mirror-rt serve`.
 
-    mirror-rt serve ENCODER RERANKER --model-alias vectors=ENCODER --model-alias ranks=RERANKER
+    mirror-rt serve ENCODER RERANKER --model-alias '*'
     python benchmarks/serve/other_clients.py http://127.0.0.1:8080
 
 Run it with a Python that has the clients (`pip install openai cohere voyageai ...`); those
@@ -19,7 +19,7 @@ from typing import Any
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080"
 V1 = f"{URL}/v1"
 TEXTS, QUERY, KEY = ["the river", "a road to the town", "people"], "water", "none"
-E, R = "vectors", "ranks"
+E, R = "vectors", "ranks"  # any names, for the alias `*`; but Triton's are those of models
 Call = Callable[[], Any]
 
 
@@ -38,10 +38,10 @@ def lite(task: str, model: str, base: str = URL, **options: Any) -> Call:
     )
 
 
-def infinity(name: str, model: str | None = None, **fields: Any) -> Any:
+def infinity(name: str, body: str | None = None, **fields: Any) -> Any:
     """Call a function of infinity_client."""
     api = importlib.import_module(f"infinity_client.api.default.{name}")
-    options = {} if model is None else {"body": at(f"infinity_client.models.{model}", **fields)}
+    options = {} if body is None else {"body": at(f"infinity_client.models.{body}", **fields)}
     answer = api.sync_detailed(client=at("infinity_client.Client", base_url=URL), **options)
     if answer.status_code != 200:
         raise RuntimeError(answer.content.decode())
@@ -149,6 +149,12 @@ def hugging() -> Any:
     return at("huggingface_hub.InferenceClient", base_url=URL)
 
 
+def jina() -> Any:
+    made = at("llama_index.embeddings.jinaai.JinaEmbedding", model=E, api_key=KEY)
+    made._api.api_url = f"{V1}/embeddings"  # it has no argument for it
+    return made
+
+
 def xinference(kind: str) -> Any:
     module = "xinference_client.client.restful.restful_client"
     name = E if kind == "Embedding" else R
@@ -211,7 +217,7 @@ CALLS: dict[str, Call] = {
     "litellm hosted_vllm/ rerank": lite("rerank", "hosted_vllm", top_n=2),
     "litellm huggingface/ rerank": lite("rerank", "huggingface", top_n=2),
     "litellm voyage/ rerank": lite("rerank", "voyage", f"{V1}/rerank", top_n=2),
-    "litellm nvidia_nim/ rerank": lite("rerank", "nvidia_nim"),
+    "litellm nvidia_nim/ rerank": lite("rerank", "nvidia_nim/ranking"),
     "pydantic_ai openai": ai("OpenAI", lambda: {"base_url": V1, "api_key": KEY}),
     "pydantic_ai cohere": ai("Cohere", lambda: {"cohere_client": cohere("AsyncClientV2")}),
     "pydantic_ai voyageai": ai(
@@ -253,14 +259,12 @@ CALLS: dict[str, Call] = {
     "langchain VoyageAIEmbeddings": both(
         lambda: at("langchain_voyageai.VoyageAIEmbeddings", model=E, voyage_api_key=KEY,
                    base_url=V1)),
-    "langchain HuggingFaceEndpointEmbeddings": both(
-        lambda: at("langchain_huggingface.HuggingFaceEndpointEmbeddings", model=URL)),
     "langchain NVIDIAEmbeddings": both(
         lambda: at("langchain_nvidia_ai_endpoints.NVIDIAEmbeddings", model=E, **NIM)),
     "langchain CohereRerank": compress(
         lambda: at("langchain_cohere.CohereRerank", model=R, cohere_api_key=KEY, base_url=URL)),
     "langchain VoyageAIRerank": compress(
-        lambda: at("langchain_voyageai.VoyageAIRerank", model=R, voyageai_api_key=KEY,
+        lambda: at("langchain_voyageai.VoyageAIRerank", model=R, api_key=KEY,
                    base_url=V1)),
     "langchain NVIDIARerank": compress(
         lambda: at("langchain_nvidia_ai_endpoints.NVIDIARerank", model=R, **NIM)),
@@ -268,11 +272,9 @@ CALLS: dict[str, Call] = {
         lambda: at("llama_index.embeddings.openai_like.OpenAILikeEmbedding", model_name=E,
                    api_base=V1, api_key=KEY)),
     "llama_index CohereEmbedding": both(
-        lambda: at("llama_index.embeddings.cohere.CohereEmbedding", model_name=E,
-                   cohere_api_key=KEY, base_url=URL)),
-    "llama_index JinaEmbedding": both(
-        lambda: at("llama_index.embeddings.jinaai.JinaEmbedding", model=E, api_key=KEY,
-                   base_url=V1)),
+        lambda: at("llama_index.embeddings.cohere.CohereEmbedding", base_url=URL,
+                   model_name="embed-english-v3.0", cohere_api_key=KEY)),  # it takes no other
+    "llama_index JinaEmbedding": both(jina),
     "llama_index TextEmbeddingsInference": both(
         lambda: at("llama_index.embeddings.text_embeddings_inference.TextEmbeddingsInference",
                    model_name=E, base_url=URL)),
@@ -327,7 +329,8 @@ def outcome(call: Call) -> tuple[str, str]:
         return "not installed", str(error)
     except Exception as error:  # noqa: BLE001 - whatever a client raises
         why = " ".join(f"{type(error).__name__}: {error}".split())
-        return ("refused by name" if "efused" in why else "fails"), why
+        named = any(word in why for word in ("efused", "422", "invalid_value"))
+        return ("refused by name" if named else "fails"), why
     return ("works", "") if found else ("fails", f"got {found!r}")
 
 

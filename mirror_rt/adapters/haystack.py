@@ -18,6 +18,7 @@ with importing("haystack", extra="haystack", purpose="mirror_rt.adapters.haystac
 
 class _Component:
     _lazy: LazyEncoder | LazyReranker
+    _stored: tuple[str, ...] = ()  # the attributes that `to_dict` stores beside the model
 
     def warm_up(self) -> None:
         """Load the model now rather than in the first run."""
@@ -29,7 +30,9 @@ class _Component:
         Raises:
             ConfigError: the component was made of an encoder that has no folder.
         """
-        return default_to_dict(self, **self._lazy.config())
+        return default_to_dict(
+            self, **self._lazy.config(), **{name: getattr(self, name) for name in self._stored}
+        )
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
@@ -52,13 +55,17 @@ class MirrorTextEmbedder(_Embedder):
 
     @component.output_types(embedding=list[float])
     def run(self, text: str) -> dict[str, Any]:
-        """Embed a query with `encode_query`; return `{"embedding": [...]}`."""
-        return {"embedding": self._lazy.query(text).tolist()}
+        """Embed a query with `encode_query`; return `{"embedding": [...]}`.
+
+        Raises:
+            TypeError: it is no text, as Haystack's own components say.
+        """
+        return {"embedding": self._lazy.query(_checked(text, str)).tolist()}
 
     @component.output_types(embedding=list[float])
     async def run_async(self, text: str) -> dict[str, Any]:
         """Do the same as `run` without blocking the event loop."""
-        return {"embedding": (await self._lazy.aquery(text)).tolist()}
+        return {"embedding": (await self._lazy.aquery(_checked(text, str))).tolist()}
 
 
 @component
@@ -68,6 +75,8 @@ class MirrorDocumentEmbedder(_Embedder):
     `meta_fields_to_embed` names metadata fields that are put before a document's content, with
     `embedding_separator` between them.
     """
+
+    _stored = ("meta_fields_to_embed", "embedding_separator")
 
     def __init__(
         self,
@@ -83,26 +92,25 @@ class MirrorDocumentEmbedder(_Embedder):
         self.meta_fields_to_embed = list(meta_fields_to_embed)
         self.embedding_separator = embedding_separator
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the component as Haystack stores it; errors are those of the text embedder."""
-        data = _Embedder.to_dict(self)
-        data["init_parameters"] |= {
-            "meta_fields_to_embed": self.meta_fields_to_embed,
-            "embedding_separator": self.embedding_separator,
-        }
-        return data
-
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, Any]:
-        """Embed documents with `encode_document`; return copies that have their `embedding`."""
-        vectors = self._lazy.documents(_texts(self, documents))
-        return _with_embeddings(documents, vectors.tolist())
+        """Embed documents with `encode_document`; return copies that have their `embedding`.
+
+        Documents without a text stay without one.
+
+        Raises:
+            TypeError: they are no list of documents, as Haystack's own components say.
+        """
+        texts = _texts(self, documents)
+        vectors = self._lazy.documents(list(texts.values()))
+        return _with_embeddings(documents, dict(zip(texts, vectors.tolist(), strict=True)))
 
     @component.output_types(documents=list[Document])
     async def run_async(self, documents: list[Document]) -> dict[str, Any]:
         """Do the same as `run` without blocking the event loop."""
-        vectors = await self._lazy.adocuments(_texts(self, documents))
-        return _with_embeddings(documents, vectors.tolist())
+        texts = _texts(self, documents)
+        vectors = await self._lazy.adocuments(list(texts.values()))
+        return _with_embeddings(documents, dict(zip(texts, vectors.tolist(), strict=True)))
 
 
 @component
@@ -117,6 +125,8 @@ class MirrorRanker(_Component):
         top_k: the number of documents to keep.
         score_threshold: leave out documents whose score is below; None for none.
     """
+
+    _stored = ("top_k", "score_threshold", "meta_fields_to_embed", "embedding_separator")
 
     def __init__(
         self,
@@ -134,30 +144,26 @@ class MirrorRanker(_Component):
         self.meta_fields_to_embed = list(meta_fields_to_embed)
         self.embedding_separator = embedding_separator
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the component as Haystack stores it; errors are those of the text embedder."""
-        data = _Component.to_dict(self)
-        names = ("top_k", "score_threshold", "meta_fields_to_embed", "embedding_separator")
-        data["init_parameters"] |= {name: getattr(self, name) for name in names}
-        return data
-
     @component.output_types(documents=list[Document])
     def run(
         self, query: str, documents: list[Document], top_k: int | None = None
     ) -> dict[str, Any]:
-        """Return copies of the best documents with their `score`, the best first."""
-        documents = _distinct(documents)
-        texts = _texts(self, documents)
-        return self._kept(documents, self._lazy.rank(query, texts, self._top_k(top_k)))
+        """Return copies of the best documents with their `score`, the best first.
+
+        Documents without a text are left out.
+        """
+        texts = _texts(self, documents := _distinct(documents))
+        ranking = self._lazy.rank(query, list(texts.values()), self._top_k(top_k))
+        return self._kept([documents[i] for i in texts], ranking)
 
     @component.output_types(documents=list[Document])
     async def run_async(
         self, query: str, documents: list[Document], top_k: int | None = None
     ) -> dict[str, Any]:
         """Do the same as `run` without blocking the event loop."""
-        documents = _distinct(documents)
-        texts = _texts(self, documents)
-        return self._kept(documents, await self._lazy.arank(query, texts, self._top_k(top_k)))
+        texts = _texts(self, documents := _distinct(documents))
+        ranking = await self._lazy.arank(query, list(texts.values()), self._top_k(top_k))
+        return self._kept([documents[i] for i in texts], ranking)
 
     def _top_k(self, given: int | None) -> int:
         return self.top_k if given is None else given
@@ -172,20 +178,34 @@ def _distinct(documents: list[Document]) -> list[Document]:
     return list({document.id: document for document in documents}.values())
 
 
-def _texts(settings: MirrorDocumentEmbedder | MirrorRanker, documents: list[Document]) -> list[str]:
-    """Return the content of each document, with some of its metadata before it."""
-    texts = []
-    for document in documents:
-        fields = [document.meta.get(name) for name in settings.meta_fields_to_embed]
+def _checked(given: Any, kind: type) -> Any:
+    if not isinstance(given, kind):
+        raise TypeError(f"expected {kind.__name__}, got {type(given).__name__}")
+    return given
+
+
+def _texts(
+    settings: MirrorDocumentEmbedder | MirrorRanker, documents: list[Document]
+) -> dict[int, str]:
+    """Return the content of each document, with some of its metadata before it, by its place.
+
+    Those that have no text are not in it.
+    """
+    texts = {}
+    for i, document in enumerate(_checked(documents, list)):
+        meta = _checked(document, Document).meta
+        fields = [meta.get(name) for name in settings.meta_fields_to_embed]
         parts = [str(field) for field in fields if field is not None]
-        texts.append(settings.embedding_separator.join([*parts, document.content or ""]))
+        text = settings.embedding_separator.join([*parts, document.content or ""])
+        if text.strip():
+            texts[i] = text
     return texts
 
 
-def _with_embeddings(documents: list[Document], vectors: list[list[float]]) -> dict[str, Any]:
+def _with_embeddings(documents: list[Document], found: dict[int, list[float]]) -> dict[str, Any]:
     return {
         "documents": [
-            replace(document, embedding=vector)
-            for document, vector in zip(documents, vectors, strict=True)
+            replace(document, embedding=found.get(i, document.embedding))
+            for i, document in enumerate(documents)
         ]
     }

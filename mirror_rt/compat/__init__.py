@@ -9,16 +9,44 @@ A program changes one line, its import, and keeps its calls:
 What these classes cannot do here is an error that says what to write instead.
 """
 
+from typing import NoReturn
+
 from mirror_rt.compat import util
 from mirror_rt.compat.cross_encoder import CrossEncoder
 from mirror_rt.compat.sentence_transformer import SentenceTransformer
-from mirror_rt.compat.text_embedding import TextEmbedding
+from mirror_rt.compat.text_embedding import TextCrossEncoder, TextEmbedding
 from mirror_rt.compat.util import SimilarityFunction
 
 __all__ = [
     "CrossEncoder",
     "SentenceTransformer",
     "SimilarityFunction",
+    "TextCrossEncoder",
     "TextEmbedding",
     "util",
 ]
+
+_TUNE = "tune with `mirror-rt tune` or `mirror-rt train`"
+_ELSEWHERE = {
+    "StaticModel": "Encoder.load of mirror_rt runs static models; `mirror-rt distill` makes them",
+    "ImageEmbedding": "models here read texts alone",
+    **dict.fromkeys(
+        ("SparseEncoder", "SparseTextEmbedding"),
+        "a bundle gives dense vectors; quantize_embeddings of mirror_rt makes them small",
+    ),
+    **dict.fromkeys(
+        ("MultiVectorEncoder", "LateInteractionTextEmbedding"),
+        "Encoder.encode_tokens of mirror_rt gives a vector for each token",
+    ),
+    **dict.fromkeys(
+        ("InputExample", "SentenceTransformerTrainer", "CrossEncoderTrainer", "losses"), _TUNE
+    ),
+    "evaluation": "run `mirror-rt evaluate`",
+}
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Say what takes the place of a class that is not here."""
+    if name in _ELSEWHERE:
+        raise ImportError(f"mirror_rt.compat has no {name}: {_ELSEWHERE[name]}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

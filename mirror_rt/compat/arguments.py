@@ -83,6 +83,10 @@ def renamed(*positional: str, **names: str | None) -> Callable[[F], F]:
                 if new is None:
                     logger.warning("%s: the argument %s has no effect", function.__qualname__, old)
                 else:
+                    logger.warning(
+                        "The %s `%s` argument was renamed and is now deprecated, use `%s`",
+                        function.__qualname__, old, new,
+                    )  # fmt: skip
                     options.setdefault(new, value)
             return function(*args, **options)
 
@@ -166,6 +170,7 @@ def as_array(values: Any) -> Any:
     if isinstance(values, list):
         return np.stack([as_array(value) for value in values])
     values = values.detach().cpu()
+    values = values if values.layout is sys.modules["torch"].strided else values.to_dense()
     small = values.is_floating_point() and values.element_size() < 4  # NumPy lacks bfloat16
     return (values.float() if small else values).numpy()
 

@@ -26,14 +26,21 @@ Pool = dict[str, Any]
 _IN_THE_BUNDLE = "the bundle holds it; change the model, and run `mirror-rt export MODEL`"
 _REFUSED = {
     "modules": _IN_THE_BUNDLE,
-    "trust_remote_code": "a bundle has no code",
     "processor_kwargs": _IN_THE_BUNDLE,
     "config_kwargs": _IN_THE_BUNDLE,
     "keep_in_fp32_modules": "choose the precision by model_kwargs={'variant': ...}",
     "model_card_data": "the bundle's card is README.md in its folder",
+}
+# They change nothing where the model is a folder.
+_OF_HUBS = {
     "token": "set HF_TOKEN",
     "use_auth_token": "set HF_TOKEN",
 }
+# Of the arguments of transformers those that change no result of a model that does not train.
+_WITHOUT_EFFECT = (
+    "torch_dtype", "dtype", "attn_implementation", "use_safetensors", "low_cpu_mem_usage",
+    "classifier_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob",
+)  # fmt: skip
 # Members of the original classes that change a model, which is not what these classes are for.
 _ELSEWHERE = {
     **dict.fromkeys(("fit", "old_fit"), "tune with `mirror-rt tune`, then export"),
@@ -50,22 +57,34 @@ class BaseModel:
     """The members of `sentence_transformers.base.model.BaseModel`, over what a bundle loads to."""
 
     _loaded: Encoder | Reranker
+    _settings: dict[str, Any]  # of transformers, which change nothing here
     _own_prompts: Mapping[str, str] = MappingProxyType({})  # those that a model always has
 
     def _load(self, load: Callable[..., Any], given: Mapping[str, Any]) -> Any:
         """Load a bundle by the arguments of the constructor; set its prompts and its limit."""
-        processor_kwargs = dict(given["processor_kwargs"] or {})
-        most = processor_kwargs.pop("model_max_length", None)
-        refuse(type(self).__name__, _REFUSED, {**given, "processor_kwargs": processor_kwargs})
         path = given["model_name_or_path"]
         if not isinstance(path, str | Path):
             raise ConfigError(f"give the folder or the name of a bundle, got {path!r}")
-        options = {**device_options(given["device"]), **(given["model_kwargs"] or {})}
+        settings, model_kwargs, self._settings = (
+            dict(given[name] or {})
+            for name in ("processor_kwargs", "model_kwargs", "config_kwargs")
+        )
+        most, local = settings.pop("model_max_length", None), Path(path).is_dir()
+        asked = {name: model_kwargs.pop(name, None) for name in _WITHOUT_EFFECT}
+        if "float16" in (kind := str(asked["dtype"] or asked["torch_dtype"])):
+            logger.warning("%s has no effect: model_kwargs={'variant': ...} does", kind)
+        others = {name: x for name, x in self._settings.items() if name not in _WITHOUT_EFFECT}
+        refused = {**given, "processor_kwargs": settings, "config_kwargs": others}
+        refuse(type(self).__name__, _REFUSED | ({} if local else _OF_HUBS), refused)
+        options = {**device_options(given["device"]), **model_kwargs}
         refuse_unknown("model_kwargs", options, LoadKeywords.__annotations__)
         if given["backend"] == "openvino":
             options.setdefault("providers", "openvino")
-        named = {"revision": given["revision"], "offline": given["local_files_only"]}
-        if given["cache_folder"] is not None:
+        named: dict[str, Any] = {
+            "revision": None if local else given["revision"],
+            "offline": given["local_files_only"],
+        }
+        if given["cache_folder"] is not None and not local:
             path = LoadOptions(**named, **options).find(path, Path(given["cache_folder"]))
             named["revision"] = None
         self._loaded = load(path, **named, **options)
@@ -128,7 +147,12 @@ class BaseModel:
     @property
     def model_card_data(self) -> SimpleNamespace:
         """What evaluators tell their figures; nothing is kept, since a bundle's card is a file."""
-        return SimpleNamespace(set_evaluation_metrics=lambda *_: None)
+        base = self._loaded.manifest.base_model
+        return SimpleNamespace(
+            base_model=base.get("name"), base_model_revision=base.get("revision"),
+            license=base.get("license"), model_name=self._loaded.folder.name,
+            set_evaluation_metrics=lambda *_: None,
+        )  # fmt: skip
 
     @property
     def device(self) -> Device:

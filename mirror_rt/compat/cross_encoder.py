@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,15 @@ Activation = Callable[[Any], Any]
 _softmax = ACTIVATIONS["softmax"]
 
 
+def _declared(name: str) -> Activation:
+    """Return an activation: a module of torch where that is imported, as in the original."""
+    torch = sys.modules.get("torch")
+    if torch is None or name not in ("identity", "sigmoid", "tanh"):
+        return arrays_or_tensors(ACTIVATIONS[name])
+    made: Activation = getattr(torch.nn, name.capitalize())()
+    return made
+
+
 class CrossEncoder(BaseModel):
     """A bundle with the methods of `sentence_transformers.CrossEncoder`, without torch.
 
@@ -47,14 +57,13 @@ class CrossEncoder(BaseModel):
     """
 
     reranker: Reranker
-    activation_fn: Activation
 
     @renamed(
         "num_labels", "max_length", "activation_fn", "device",
         model_name="model_name_or_path", automodel_args="model_kwargs",
         tokenizer_args="processor_kwargs", tokenizer_kwargs="processor_kwargs",
         config_args="config_kwargs", cache_dir="cache_folder",
-        default_activation_function="activation_fn",
+        default_activation_function="activation_fn", classifier_dropout=None,
     )  # fmt: skip
     def __init__(
         self, model_name_or_path: str | Path, *, modules: object = None, device: str | None = None,
@@ -73,8 +82,7 @@ class CrossEncoder(BaseModel):
         self.reranker = self._load(Reranker.load, locals())
         if num_labels not in (None, self.num_labels):
             raise ConfigError(field="num_labels", expected=f"{self.num_labels}", value=num_labels)
-        declared = ACTIVATIONS[self.reranker.activation]
-        self.activation_fn = activation_fn or arrays_or_tensors(declared)
+        self._activation_fn = activation_fn
 
     @property
     def num_labels(self) -> int:
@@ -85,17 +93,35 @@ class CrossEncoder(BaseModel):
     def config(self) -> SimpleNamespace:
         """What programs read of the model's configuration: the number and names of its labels."""
         labels = dict(enumerate(self.reranker.labels))
-        return SimpleNamespace(
-            num_labels=self.num_labels,
-            id2label=labels,
-            label2id={label: number for number, label in labels.items()},
-        )
+        found = {
+            "num_labels": self.num_labels, "id2label": labels, "classifier_dropout": None,
+            "label2id": {label: number for number, label in labels.items()},
+        }  # fmt: skip
+        return SimpleNamespace(**found | self._settings)
+
+    @property
+    def model(self) -> SimpleNamespace:
+        """What programs read of the module of PyTorch: its configuration and device."""
+        return SimpleNamespace(config=self.config, device=self.device)
 
     max_length = BaseModel.max_seq_length  # its name before version 6 of the original
 
     @property
+    def activation_fn(self) -> Activation:
+        """What makes scores of logits [n, C], unless a call says otherwise."""
+        return self._activation_fn or _declared(self.reranker.activation)
+
+    @activation_fn.setter
+    def activation_fn(self, value: Activation | None) -> None:
+        self._activation_fn = value
+
+    @property
     def default_activation_function(self) -> Activation:
         """The name of `activation_fn` before version 4 of the original."""
+        warnings.warn(
+            "The `default_activation_function` property was renamed and is now deprecated, use "
+            "`activation_fn`", DeprecationWarning, stacklevel=2,
+        )  # fmt: skip
         return self.activation_fn
 
     @renamed(sentences="inputs", activation_fct="activation_fn", num_workers=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, overload
 
@@ -34,6 +34,27 @@ OutputValue = Literal["sentence_embedding", "token_embeddings"] | None
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 _PRECISIONS = get_args(Precision)
 _DOCUMENT_NAMES = ("document", "passage", "corpus")
+
+
+def _encode_as(task: str, names: Sequence[str]) -> Callable[..., Any]:
+    """Make the method that encodes with the first prompt that a model has of these names."""
+
+    @renamed(sentences="inputs")
+    def encode(
+        self: SentenceTransformer, inputs: Inputs, prompt_name: str | None = None,
+        prompt: str | None = None, *rest: Any, **options: Any,
+    ) -> Any:  # fmt: skip
+        # It calls `encode` with keywords, as the original does, for classes that override it.
+        known = list(inspect.signature(SentenceTransformer.encode).parameters)[1:]
+        given = (inputs, prompt_name, prompt, *rest)
+        options = {**options, **dict(zip(known, given, strict=False)), "task": task}
+        if prompt_name is None and prompt is None:
+            options["prompt_name"] = self.encoder.prompts.first_of(names)
+        return self.encode(**options)
+
+    encode.__doc__ = f"Encode with the model's prompt `{task}`; arguments as in `encode`."
+    encode.__name__, encode.__qualname__ = f"encode_{task}", f"SentenceTransformer.encode_{task}"
+    return encode
 
 
 class SentenceTransformer(ModelProperties):
@@ -190,33 +211,8 @@ class SentenceTransformer(ModelProperties):
         pipeline = self.encoder.pipeline
         return pipeline.encode(with_blanks(texts), pipeline.plan(**options), show).embeddings
 
-    @typed_as(encode)
-    @renamed(sentences="inputs")
-    def encode_query(
-        self,
-        inputs: Inputs,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        *rest: Any,
-        **options: Any,
-    ) -> Any:
-        """Encode with the model's prompt `query`; arguments as in `encode`."""
-        given = (inputs, prompt_name, prompt, *rest)
-        return self._encode_as("query", QUERY_NAMES, given, options)
-
-    @typed_as(encode)
-    @renamed(sentences="inputs")
-    def encode_document(
-        self,
-        inputs: Inputs,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        *rest: Any,
-        **options: Any,
-    ) -> Any:
-        """Encode with the model's prompt `document`; arguments as in `encode`."""
-        given = (inputs, prompt_name, prompt, *rest)
-        return self._encode_as("document", _DOCUMENT_NAMES, given, options)
+    encode_query = typed_as(encode)(_encode_as("query", QUERY_NAMES))
+    encode_document = typed_as(encode)(_encode_as("document", _DOCUMENT_NAMES))
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Compare all rows [n, D] with all rows [m, D]: float32 [n, m], larger is more alike."""
@@ -256,16 +252,6 @@ class SentenceTransformer(ModelProperties):
         """Encode like `encode`, in this process, which uses all processors already."""
         given = locals()
         return self.encode(**{name: given[name] for name in given if name != "self"})
-
-    def _encode_as(
-        self, task: str, names: Sequence[str], given: tuple[Any, ...], options: dict[str, Any]
-    ) -> Any:
-        """Call `encode` with keywords, as the original does, for classes that override it."""
-        known = list(inspect.signature(SentenceTransformer.encode).parameters)[1:]
-        options = {**options, **dict(zip(known, given, strict=False)), "task": task}
-        if options["prompt_name"] is None and options["prompt"] is None:
-            options["prompt_name"] = self.encoder.prompts.first_of(names)
-        return self.encode(**options)
 
     def _ids(self, texts: list[str], options: EncodeKeywords) -> list[list[int]]:
         pipeline = self.encoder.pipeline

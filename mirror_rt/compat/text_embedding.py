@@ -1,4 +1,4 @@
-"""Offer the interface of `fastembed.TextEmbedding` over an `Encoder`."""
+"""Offer the interface of fastembed over an `Encoder`, and over a `Reranker`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.adapters.lazy import LazyEncoder
+from mirror_rt.adapters.lazy_reranker import LazyReranker
 from mirror_rt.bundle.declarations import WEIGHTS
 from mirror_rt.bundle.known_models import KnownModel, known_models
-from mirror_rt.compat.arguments import refuse, with_blanks
+from mirror_rt.compat.arguments import pairs_with_blanks, refuse, with_blanks
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
@@ -20,6 +21,7 @@ from mirror_rt.inference.providers import without_cards
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.inputs import check_stream
 from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.tokens.windows import WINDOW_TEXTS
 
 Vector = npt.NDArray[np.float32]
@@ -29,8 +31,8 @@ _REFUSED = {
 }
 
 
-class TextEmbedding:
-    """A bundle with the methods of `fastembed.TextEmbedding`.
+class _OfFastembed:
+    """A bundle with the arguments that the classes of fastembed share.
 
     Args:
         model_name: folder or name of a bundle.
@@ -50,6 +52,8 @@ class TextEmbedding:
         BundleError: there is no such bundle (see `Encoder.load`).
     """
 
+    _kind: type[LazyEncoder | LazyReranker]
+
     def __init__(
         self,
         model_name: str = "all-MiniLM-L6-v2",
@@ -61,20 +65,33 @@ class TextEmbedding:
         lazy_load: bool = False,
         **kwargs: Any,
     ) -> None:
-        refuse("TextEmbedding", _REFUSED, kwargs)
+        refuse(type(self).__name__, _REFUSED, kwargs)
         ignored = {*_REFUSED, "enable_cpu_mem_arena"}
         options = {name: value for name, value in kwargs.items() if name not in ignored}
         path = options.pop("specific_model_path", None) or model_name
         offline = options.pop("local_files_only", False)
         options = {"threads": threads, "offline": offline, **options}
-        refuse_unknown("TextEmbedding", options, LoadKeywords.__annotations__)
+        refuse_unknown(type(self).__name__, options, LoadKeywords.__annotations__)
         self.model_name, self.threads = model_name, threads
         options |= _providers(providers, cuda, device_ids)
         if cache_dir is not None:
             path = LoadOptions(**options).find(path, Path(cache_dir))
-        self._lazy = LazyEncoder(path, options)
+        self._lazy = self._kind(path, options)
         if not lazy_load:
             self._lazy.load()
+
+    @classmethod
+    def list_supported_models(cls) -> list[dict[str, Any]]:
+        """List the models that load by their name alone; every folder loads by its path.
+
+        Each has the keys that fastembed gives; `mirror-rt models` prints the same table.
+        """
+        encoders = cls._kind is LazyEncoder
+        return [
+            _describe(model)
+            for model in known_models()
+            if bool(model.dimension) == encoders and model.road != "export"
+        ]
 
     @classmethod
     def add_custom_model(cls, *args: Any, **kwargs: Any) -> None:
@@ -88,10 +105,16 @@ class TextEmbedding:
             "BUNDLE as model_name"
         )
 
+
+class TextEmbedding(_OfFastembed):
+    """A bundle with the methods of `fastembed.TextEmbedding`, whose arguments it takes."""
+
+    _kind = LazyEncoder
+
     @property
     def encoder(self) -> Encoder:
         """The encoder that does the work."""
-        return cast(Encoder, self._lazy.encoder)  # it was loaded by name
+        return cast(Encoder, self._lazy.load())  # it was loaded by name
 
     @property
     def embedding_size(self) -> int:
@@ -102,15 +125,6 @@ class TextEmbedding:
     def get_embedding_size(cls, model_name: str) -> int:
         """Return the length D of an embedding of a bundle, which is loaded for it if need be."""
         return cls(model_name).embedding_size
-
-    @classmethod
-    def list_supported_models(cls) -> list[dict[str, Any]]:
-        """List the encoders that load by their name alone; every folder loads by its path.
-
-        Each has the keys that fastembed gives; `mirror-rt models` prints the same table.
-        """
-        named = (model for model in known_models() if model.dimension and model.road != "export")
-        return [_describe(model) for model in named]
 
     def embed(
         self,
@@ -158,6 +172,39 @@ class TextEmbedding:
         if "prompt" not in options and (name := self.encoder.prompts.first_of(names)):
             options = {"prompt_name": name, **options}
         return self.embed(texts, **options)
+
+
+class TextCrossEncoder(_OfFastembed):
+    """A bundle of a cross-encoder with the methods of fastembed's `TextCrossEncoder`."""
+
+    _kind = LazyReranker
+
+    @property
+    def reranker(self) -> Reranker:
+        """The cross-encoder that does the work."""
+        return cast(Reranker, self._lazy.load())
+
+    def rerank(
+        self, query: str, documents: Iterable[str], batch_size: int = 64, **kwargs: Any
+    ) -> Iterator[float]:
+        """Yield a score for each document, in their order, as `rerank_pairs` does."""
+        pairs = ((query, document) for document in documents)
+        yield from self.rerank_pairs(pairs, batch_size, **kwargs)
+
+    def rerank_pairs(
+        self, pairs: Iterable[tuple[str, str]], batch_size: int = 64,
+        parallel: int | None = None, **kwargs: Any,
+    ) -> Iterator[float]:  # fmt: skip
+        """Yield the output of the model, a logit, for each pair of a query and a document.
+
+        `parallel` is not needed; `**kwargs` are further options of `Reranker.predict`.
+
+        Raises:
+            InvalidTextError, ConfigError: as `Reranker.predict`.
+        """
+        windows, plan = pairs_with_blanks(self.reranker.pipeline, pairs, batch_size, kwargs)
+        for encoded in self.reranker.pipeline.encode_windows(windows, plan):
+            yield from encoded.embeddings[:, 0].tolist()
 
 
 def _describe(model: KnownModel) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import heapq
 import sys
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from functools import wraps
+from functools import partial, wraps
 from inspect import signature
 from operator import itemgetter
 from typing import Any, Protocol, cast
@@ -69,6 +69,16 @@ class SimilarityFunction(StrEnum):
     def possible_values(cls) -> list[str]:
         """Return the names."""
         return [member.value for member in cls]
+
+    @staticmethod
+    def to_similarity_fn(similarity_function: object) -> Compare:
+        """Return what compares all rows of [n, D] with all of [m, D] by a function of that name."""
+        return partial(similarity, function_named(similarity_function))
+
+    @staticmethod
+    def to_similarity_pairwise_fn(similarity_function: object) -> Compare:
+        """Return what compares the rows of [n, D] with the same rows of [n, D]."""
+        return partial(pairwise_similarity, function_named(similarity_function))
 
 
 def function_named(name: Any) -> SimilarityFunction:
@@ -158,12 +168,14 @@ def quantize_embeddings(
     precision: EmbeddingPrecision,
     ranges: npt.ArrayLike | None = None,
     calibration_embeddings: npt.ArrayLike | None = None,
-) -> npt.NDArray[Any]:
+) -> Any:
     """Convert as `mirror_rt.quantize_embeddings`, with ranges of the embeddings themselves.
 
     `int8` and `uint8` need ranges; without any, those of the embeddings are used, as the original
     does, so that the code of a vector depends on the others.
     """
+    if isinstance(embeddings, list) and not embeddings:
+        return embeddings
     vectors, sample = as_array(embeddings), as_array(calibration_embeddings)
     if ranges is None and precision in ("int8", "uint8"):
         ranges = calibration_ranges(vectors if sample is None else sample)

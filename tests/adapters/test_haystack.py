@@ -10,7 +10,7 @@ from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
 from haystack.components.writers import DocumentWriter
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 
-from mirror_rt import ConfigError, Encoder, InvalidTextError, Reranker
+from mirror_rt import ConfigError, Encoder, Reranker
 from mirror_rt.adapters.haystack import MirrorDocumentEmbedder, MirrorRanker, MirrorTextEmbedder
 from rounding import ANY_BATCH, SCORE_ERROR
 
@@ -67,6 +67,20 @@ def test_meta_data_goes_before_the_content(model, encoder):
     )
 
 
+def test_what_has_no_text_has_no_embedding(model, encoder):
+    embedder = MirrorDocumentEmbedder(str(model))
+    given = [Document(content=None), Document(content="the town"), Document(content=" ")]
+    first, found, last = embedder.run(given)["documents"]
+    assert (first.embedding, last.embedding) == (None, None)
+    expected = encoder.encode_document("the town")
+    np.testing.assert_allclose(found.embedding, expected, atol=ANY_BATCH)
+    for documents in ("the town", [given[1], "the town"]):
+        with pytest.raises(TypeError, match="got str"):
+            embedder.run(documents)
+    with pytest.raises(TypeError, match="expected str, got list"):
+        MirrorTextEmbedder(str(model)).run(given)
+
+
 @pytest.fixture
 def given(documents):
     return [Document(content=text, score=0.0) for text in documents]
@@ -95,8 +109,7 @@ def test_what_a_ranker_keeps(cross_encoder, given, query, best, beside):
     few = MirrorRanker(str(cross_encoder), score_threshold=least).run(query, given)["documents"]
     assert [document.content for document in few] == [text for text, _ in best[:3]]
     assert ranker.run(query, [])["documents"] == []
-    with pytest.raises(InvalidTextError, match="item 1"):
-        ranker.run(query, [given[0], Document(content=None)])
+    assert len(ranker.run(query, [given[0], Document(content=None)])["documents"]) == 1
     with pytest.raises(ConfigError, match="top_k"):
         ranker.run(query, given, top_k=0)
 

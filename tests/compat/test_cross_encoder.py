@@ -10,7 +10,7 @@ from sentence_transformers import CrossEncoder as Real
 
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import Reranker, Scheduler
-from mirror_rt.compat import CrossEncoder
+from mirror_rt.compat import CrossEncoder, TextCrossEncoder
 from mirror_rt.errors import BundleError, ConfigError, InvalidTextError
 from rounding import HALF_UNIT, LOGIT_ERROR, SCORE_ERROR
 from tiny_models import make_model
@@ -117,7 +117,9 @@ def test_what_is_asked_of_a_model_is_the_same(both):
     assert ours.device == real.device
     assert ours.get_max_seq_length() == ours.max_length == real.max_seq_length
     logits = torch.tensor([[-2.0, 0.5, 3.0]])
-    for function in (ours.activation_fn, ours.default_activation_function):
+    with pytest.warns(DeprecationWarning, match="activation_fn"):
+        before = ours.default_activation_function
+    for function in (ours.activation_fn, before):
         torch.testing.assert_close(function(logits), real.activation_fn(logits))
     for inputs in (PAIRS, PAIRS[0], [], np.array(PAIRS), np.array(PAIRS[0]), np.array([], str)):
         assert ours.is_singular_input(inputs) is real.is_singular_input(inputs)
@@ -190,6 +192,31 @@ def test_names_and_places_of_arguments_from_before_are_taken(ours, caplog):
     assert "convert_to_tensor has no effect" in said
 
 
+def test_the_cross_encoder_of_fastembed_yields_logits(ours):
+    model = TextCrossEncoder(str(ours.reranker.folder), cuda=False, lazy_load=True)
+    pairs = [(QUERY, text) for text in [*DOCUMENTS, ""]]
+    expected = ours.predict(pairs, activation_fn=torch.nn.Identity())
+    found = model.rerank(QUERY, (document for _, document in pairs), batch_size=2)
+    assert isinstance(next(iter(model.rerank_pairs(pairs[:1]))), float)
+    np.testing.assert_allclose(list(found), expected, atol=8 * SCORE_ERROR)
+    np.testing.assert_allclose(list(model.rerank_pairs(pairs)), expected, atol=8 * SCORE_ERROR)
+    names = [one["model"] for one in TextCrossEncoder.list_supported_models()]
+    assert any("rerank" in name for name in names)
+    with pytest.raises(ConfigError, match="MIRROR_RT_CACHE"):
+        TextCrossEncoder("x", cache_dir="y")
+
+
+def test_dropout_and_types_of_torch_change_nothing(ours):
+    old = CrossEncoder(str(ours.reranker.folder), classifier_dropout=0.5, trust_remote_code=True,
+                       automodel_args={"torch_dtype": torch.float32})  # fmt: skip
+    assert old.config.classifier_dropout is None
+    np.testing.assert_array_equal(old.predict(PAIRS), ours.predict(PAIRS))
+    new = CrossEncoder(str(ours.reranker.folder), config_kwargs={"classifier_dropout": 0.5})
+    assert new.model.config.classifier_dropout == 0.5
+    with pytest.warns(DeprecationWarning, match="activation_fn"):
+        assert type(new.default_activation_function) is torch.nn.Sigmoid
+
+
 def test_functions_get_arrays_where_torch_is_not_imported(ours, monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
     assert type(ours.predict(PAIRS)) is np.ndarray
@@ -216,7 +243,6 @@ def test_further_options_of_predict_are_taken(ours):
         (lambda m: m.predict(PAIRS, chunks=3), "takes no argument 'chunks'"),
         (lambda m: m.predict(PAIRS, batch_size=0), "batch_size"),
         (lambda m: CrossEncoder(m.reranker.folder, num_labels=2), "num_labels"),
-        (lambda m: CrossEncoder(m.reranker.folder, trust_remote_code=True), "no code"),
         (lambda m: CrossEncoder(m.reranker.folder, config_kwargs={"num_labels": 1}), "export"),
         (lambda m: CrossEncoder(m.reranker.folder, keep_in_fp32_modules=["x"]), "variant"),
         (lambda m: CrossEncoder(None), "folder or the name of a bundle"),
@@ -232,7 +258,7 @@ def test_other_bundles_and_methods_that_are_elsewhere_say_where(ours, bundle):
         CrossEncoder(bundle)
     with pytest.raises(AttributeError, match="mirror-rt tune"):
         ours.fit([])
-    with pytest.raises(AttributeError, match="has no 'model' here"):
-        _ = ours.model
+    assert ours.model.device == ours.device
+    assert ours.model.config.num_labels == ours.num_labels
     assert ours.eval().to("cpu") is ours
     assert repr(ours).startswith("CrossEncoder(")

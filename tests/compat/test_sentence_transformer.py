@@ -13,6 +13,7 @@ from sentence_transformers import util as real_util
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
 from mirror_export import ExportConfig, export_bundle
+from mirror_rt import compat
 from mirror_rt.compat import SentenceTransformer, SimilarityFunction, util
 from mirror_rt.errors import ConfigError, InvalidTextError, MissingDependencyError
 from rounding import NORM_ERROR, RUN_ERROR, of_sums
@@ -192,9 +193,9 @@ def test_truncation_holds_for_the_class_and_within_a_block(both):
         (lambda m: m.encode(TEXTS, device="cuda"), "choose the device when loading"),
         (lambda m: m.encode(TEXTS, output_value="words"), "'token_embeddings' or None"),
         (lambda m: m.encode(TEXTS, chunks=3), "takes no argument 'chunks'"),
-        (lambda m: SentenceTransformer(m.encoder.folder, trust_remote_code=True), "no code"),
         (lambda m: SentenceTransformer(m.encoder.folder, device="mps"), "'cpu', 'cuda'"),
-        (lambda m: SentenceTransformer(m.encoder.folder, model_kwargs={"torch_dtype": 1}), "vari"),
+        (lambda m: SentenceTransformer("owner/name", token="x"), "HF_TOKEN"),
+        (lambda m: SentenceTransformer(m.encoder.folder, config_kwargs={"a": 1}), "export"),
         (lambda m: SentenceTransformer(None), "folder or the name of a bundle"),
         (lambda m: m.similarity(np.ones((2, 3)), np.ones((2, 4))), "3 and 4 dimensions"),
         (lambda m: m.similarity_pairwise(np.ones((2, 3)), np.ones((1, 3))), "2 and 1"),
@@ -203,6 +204,39 @@ def test_truncation_holds_for_the_class_and_within_a_block(both):
 def test_what_cannot_be_done_says_what_to_do(both, call, hint):
     with pytest.raises(ConfigError, match=hint):
         call(both[1])
+
+
+def test_arguments_that_change_nothing_are_taken(both, caplog):
+    ours = SentenceTransformer(
+        str(both[1].encoder.folder), trust_remote_code=True, cache_folder="x", token="x",
+        revision="main", model_kwargs={"torch_dtype": torch.bfloat16, "use_safetensors": True},
+        config_kwargs={"hidden_dropout_prob": 0.5},
+    )  # fmt: skip
+    assert "torch.bfloat16 has no effect" in caplog.text
+    np.testing.assert_array_equal(ours.encode(TEXTS), both[1].encode(TEXTS))
+    assert ours.model_card_data.base_model == ours.encoder.manifest.base_model.get("name")
+
+
+def test_names_that_are_not_here_say_what_takes_their_place():
+    for name, hint in (("SparseEncoder", "dense"), ("LateInteractionTextEmbedding", "each token"),
+                       ("StaticModel", "distill"), ("losses", "mirror-rt tune")):  # fmt: skip
+        with pytest.raises(ImportError, match=f"no {name}: .*{hint}"):
+            getattr(compat, name)
+    assert not hasattr(compat, "nonsense")
+
+
+def test_sparse_tensors_and_functions_by_name(both):
+    a, b = (torch.tensor(both[1].encode(TEXTS[i:])) for i in (0, 1))
+    found = util.cos_sim(a.to_sparse(), b)
+    torch.testing.assert_close(found, util.cos_sim(a, b))
+    for name in SimilarityFunction.possible_values():
+        call = SimilarityFunction.to_similarity_fn(name)
+        theirs = RealFunction.to_similarity_fn(name)
+        torch.testing.assert_close(call(a, b), theirs(a, b), atol=1e-4, rtol=0)
+        call = SimilarityFunction.to_similarity_pairwise_fn(name)
+        theirs = RealFunction.to_similarity_pairwise_fn(name)
+        torch.testing.assert_close(call(a, a + b[:1]), theirs(a, a + b[:1]), atol=1e-4, rtol=0)
+    assert util.quantize_embeddings([], "int8") == []
 
 
 def test_methods_that_are_elsewhere_say_where(both):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mirror_rt import Manifest
-from mirror_rt.compat import TextEmbedding
+from mirror_rt.compat import TextCrossEncoder, TextEmbedding
 from mirror_rt.errors import BundleError, ConfigError
 from paths import ROOT
 from rounding import RUN_ERROR
@@ -71,6 +71,17 @@ def test_numbers_are_those_of_the_real_class(both):
     real, ours = both
     assert ours.embedding_size == real.embedding_size
     assert ours.token_count(TEXTS) == real.token_count(TEXTS)
+
+
+@pytest.mark.parametrize("name", ["rerank", "rerank_pairs"])
+def test_the_cross_encoder_takes_the_arguments_of_the_real_class(name):
+    real = importlib.import_module("fastembed.rerank.cross_encoder").TextCrossEncoder
+    for ours, theirs in (
+        (TextCrossEncoder, real),
+        (getattr(TextCrossEncoder, name), getattr(real, name)),
+    ):
+        names = [list(inspect.signature(one).parameters) for one in (ours, theirs)]
+        assert names[0] == names[1]
 
 
 def test_the_model_can_wait_for_its_first_call(bundle):

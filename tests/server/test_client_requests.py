@@ -133,7 +133,7 @@ def test_vectors_in_coheres_form(app):
     expected = vectors(ask(app, EMBED, {"input": TEXTS})[1])
     body = {"model": "vectors", "texts": TEXTS, "input_type": "search_document"}
     for path, more in (
-        ("/v2/embed", {"embedding_types": ["float"], "truncate": "END"}),
+        ("/v2/embed", {"embedding_types": ["float"], "truncate": "END", "max_tokens": 128_000}),
         ("/v1/embed", {"embedding_types": ["float"]}),
         ("/v1/embed", {}),
     ):
@@ -144,7 +144,7 @@ def test_vectors_in_coheres_form(app):
         form = "by_type" if more else "floats"
         assert (answer["response_type"], answer["texts"]) == (f"embeddings_{form}", TEXTS)
         assert answer["meta"]["billed_units"]["input_tokens"] > 0
-    body = {"texts": TEXTS * 30 + ["river " * 600], "output_dimension": 8}
+    body = {"texts": TEXTS * 30 + ["river " * 60_000], "output_dimension": 8}
     found = np.array(ask(app, "/v2/embed", body)[1]["embeddings"]["float"])
     assert found.shape == (91, 8)
 
@@ -173,6 +173,9 @@ def test_ranks_in_the_form_of_nim(app):
         expected = [one["score"] for one in plain]
         np.testing.assert_allclose([s for _, s in found], expected, atol=4 * SCORE_ERROR)
         assert answer["usage"]["total_tokens"] > 0
+    large = {"text": "the river " * 9000}  # decoded in parts
+    status, answer = ask(app, "/v1/ranking", body | {"passages": [large] * 3, "truncate": "END"})
+    assert (status, sorted(one["index"] for one in answer["rankings"])) == (200, [0, 1, 2])
 
 
 @pytest.mark.parametrize(("client", "path", "body"), RANKS)

@@ -1,12 +1,14 @@
 """Clients that others publish, against the server in a process of its own."""
 
 import asyncio
+import importlib
 
 import httpx
 import numpy as np
 import pytest
 from openai import AsyncOpenAI, AuthenticationError, BadRequestError, NotFoundError, OpenAI
 
+from paths import ROOT
 from rounding import ANY_BATCH
 from tiny_models import SENTENCES
 
@@ -45,6 +47,28 @@ def test_openai(openai, encoder):
     )
     assert [model.id for model in openai.models.list()] == ["tiny"]
     assert openai.models.retrieve("tiny").owned_by == "mirror_rt"
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_cohere(address, encoder, monkeypatch):
+    """Both versions; the first one sends 96 texts at a time, and joins the answers."""
+    monkeypatch.syspath_prepend(str(ROOT / "build/cohere"))
+    cohere = importlib.import_module("cohere")
+    given = {"api_key": address["api_key"], "base_url": address["base_url"].removesuffix("/v1")}
+    expected = encoder.encode(SENTENCES)
+    with httpx.Client() as http:
+        second, first = (
+            kind(**given, httpx_client=http) for kind in (cohere.ClientV2, cohere.Client)
+        )
+        asked = {"model": "tiny", "input_type": "search_document", "embedding_types": ["float"]}
+        found = second.embed(texts=SENTENCES, **asked).embeddings.float_
+        np.testing.assert_allclose(found, expected, atol=ANY_BATCH)
+        with pytest.raises(cohere.UnprocessableEntityError, match="embedding_types"):
+            second.embed(texts=SENTENCES, **asked | {"embedding_types": ["int8"]})
+        many = SENTENCES * (100 // len(SENTENCES) + 1)
+        found = first.embed(texts=many, model="tiny", input_type="search_query").embeddings
+        np.testing.assert_allclose(found[-len(SENTENCES) :], expected, atol=ANY_BATCH)
 
 
 def test_openai_asynchronous(address, encoder):

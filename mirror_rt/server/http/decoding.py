@@ -28,7 +28,7 @@ _PART, _LARGEST_ITEM = 64 << 10, 1 << 20
 # Replaces the large value, or what is in it, while the rest of the body is decoded. It is longer
 # than any field of bounded length allows, so that such a field is refused just as its real value
 # would be.
-_STAND_IN = "\0large" * 1000
+STAND_IN = "\0large" * 1000
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -49,7 +49,7 @@ class BodyDecoder(Generic[T]):
         stand_in: an item of such a list that no request has; a text, unless it takes none.
     """
 
-    def __init__(self, type: type[T], field: str, items: Any, stand_in: object = _STAND_IN) -> None:
+    def __init__(self, type: type[T], field: str, items: Any, stand_in: object = STAND_IN) -> None:
         self._decoders = decoders(type)
         self._items = msgspec.json.Decoder(items)
         self._field, self._stand_in = field, stand_in

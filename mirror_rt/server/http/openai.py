@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,6 +81,9 @@ async def texts(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /v2/embed and /v1/embed."""
     request = await _decode_texts(body, registry.config)
     service = await registry.service(exchange, request.model, request.lang)
+    if (request.max_tokens or math.inf) < service.facts.max_length:
+        raise Problem(422, f"max_tokens: texts are cut at {service.facts.max_length} tokens, and "
+                      "not before", "invalid_value", "max_tokens")  # fmt: skip
     request.on_too_long = request.on_too_long or registry.config.on_too_long or "truncate"
     encoded = await encode(request.input, "texts", service, exchange, options_of(request, service))
     first = exchange.scope["path"].endswith("/v1/embed")

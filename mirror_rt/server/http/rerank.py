@@ -16,7 +16,7 @@ from mirror_rt.server.http.answers import (
     Ranks,
     Values,
 )
-from mirror_rt.server.http.decoding import BodyDecoder
+from mirror_rt.server.http.decoding import STAND_IN, BodyDecoder
 from mirror_rt.server.http.inputs import check_number, check_texts
 from mirror_rt.server.http.operations import MODEL_NAME, RERANK, TEI, TEXT, operation
 from mirror_rt.server.http.pieces import NUMPY, results_answer, truncated_header
@@ -49,7 +49,7 @@ from mirror_rt.tokens.pairs import Pair
 _rerank = BodyDecoder(RerankRequest, "texts", list[str])
 _documents = BodyDecoder(DocumentsRequest, "documents", Documents)
 _input = BodyDecoder(InputRequest, "documents", Documents)
-_passages = BodyDecoder(PassagesRequest, "passages", list[Document])
+_passages = BodyDecoder(PassagesRequest, "passages", list[Document], Document(STAND_IN))
 _pairs = BodyDecoder(PairsRequest, "text_2", list[str])
 _labels = BodyDecoder(LabelsRequest, "input", list[str])
 _predict = BodyDecoder(PredictRequest, "inputs", list[str | list[str]])

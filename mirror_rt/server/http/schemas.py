@@ -114,6 +114,10 @@ class TextsRequest(VectorsRequest, kw_only=True):
     """A request for vectors, in the fields of Cohere."""
 
     input: Texts = msgspec.field(name="texts")  # type: ignore[assignment]
+    max_tokens: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="No less than the model takes, at which long texts are cut."),
+    ] = None
 
 
 class OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
