@@ -13,6 +13,7 @@ from mirror_rt import Manifest
 from mirror_rt.bundle.model_card import model_card
 from mirror_train import TrainConfig, load_recipe, load_training_data, tune
 from mirror_train.model.license import base_license
+from rounding import RUN_ERROR
 from tiers import tiers
 
 CARD = "---\nlicense: cc-by-4.0\nlanguage: en\n---\n# Base\n"
@@ -131,8 +132,8 @@ def test_the_examples_run(tiny_bundle, family, tmp_path):
         done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True,
                               text=True, check=False)  # fmt: skip
         assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), expected, atol=1e-5)
-    np.testing.assert_allclose(np.load(tmp_path / "vector.npy"), expected[0], atol=1e-5)
+    np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), expected, atol=RUN_ERROR)
+    np.testing.assert_allclose(np.load(tmp_path / "vector.npy"), expected[0], atol=RUN_ERROR)
 
 
 def test_licences(tiny_bert, tmp_path, caplog, default_model):

@@ -12,7 +12,7 @@ from mirror_export.pack.mapped_bundle import copy_mapped
 from mirror_rt import ConfigError, Encoder, LanguagePack, Manifest
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
-from rounding import RUN_ERROR
+from rounding import GATE, RUN_ERROR
 
 SIZE = 32
 
@@ -68,8 +68,8 @@ def test_a_pack_becomes_one_space(pack, dictionaries, words, cli, tmp_path):
     with LanguagePack.load(tmp_path / "one") as aligned:
         english, french, italian = (aligned.encode(texts, lang=tag) for tag in ("en", "fr", "it"))
         mixed = aligned.encode(["rain", "rain"], lang=["en", "it"])
-    np.testing.assert_allclose(french, english, atol=1e-4)
-    np.testing.assert_allclose(italian, english, atol=1e-4)
+    np.testing.assert_allclose(french, english, atol=GATE)
+    np.testing.assert_allclose(italian, english, atol=GATE)
     assert mixed[0] @ mixed[1] > 0.999
     raw = Encoder.load(pack / "fr").encode(texts)
     np.testing.assert_allclose(french @ french.T, raw @ raw.T, atol=RUN_ERROR)
@@ -78,7 +78,7 @@ def test_a_pack_becomes_one_space(pack, dictionaries, words, cli, tmp_path):
     assert manifest.alignment["dictionaries"][0]["name"] == "en-fr.train.tsv"
     int8 = Encoder.load(tmp_path / "one/fr", variant="int8").encode(texts)
     np.testing.assert_allclose(
-        int8, Encoder.load(tmp_path / "one/en", variant="int8").encode(texts), atol=1e-4
+        int8, Encoder.load(tmp_path / "one/en", variant="int8").encode(texts), atol=GATE
     )
 
 
@@ -117,7 +117,7 @@ def test_what_was_compared_in_the_engine_is_aligned_there(tiny_bert, words, tmp_
         for name in ("base", "turned")
     )
     assert after.variant.target == "native"
-    np.testing.assert_allclose(before.encode(words) @ turn, after.encode(words), atol=1e-5)
+    np.testing.assert_allclose(before.encode(words) @ turn, after.encode(words), atol=RUN_ERROR)
 
 
 @pytest.mark.full

@@ -9,6 +9,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import Encoder, ModelError, Reranker, compat
+from rounding import RUN_ERROR, SCORE_ERROR
 from tiers import tiers
 from tiny_models import make_model
 
@@ -45,6 +46,10 @@ def export(folder, **options):
     return folder.with_name("bundle")
 
 
+def error_of(vectors):
+    return RUN_ERROR * np.linalg.norm(vectors, axis=1).max()
+
+
 @pytest.mark.parametrize("similarity", tiers(["dot", "euclidean", "manhattan"], fast=["euclidean"]))
 def test_a_sum_by_the_root_and_the_similarity_are_those_of_the_authors(folder, similarity):
     mode = "mean_sqrt_len_tokens"
@@ -55,7 +60,7 @@ def test_a_sum_by_the_root_and_the_similarity_are_those_of_the_authors(folder, s
     bundle, expected = export(folder), theirs.encode(TEXTS)
     for engine in ("cpu", "auto"):
         found = Encoder.load(bundle, providers=engine).encode(TEXTS)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+        np.testing.assert_allclose(found, expected, rtol=0, atol=error_of(expected))
     ours = compat.SentenceTransformer(bundle)
     assert ours.similarity_fn_name == theirs.similarity_fn_name
     np.testing.assert_allclose(
@@ -69,7 +74,8 @@ def test_the_module_s_limit_comes_before_the_tokenizer_s(folder):
     theirs = SentenceTransformer(str(folder), device="cpu")
     with Encoder.load(export(folder)) as ours:
         assert ours.max_length == theirs.max_seq_length == 40
-        np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=2e-6 * 8)
+        expected = theirs.encode(TEXTS)
+        np.testing.assert_allclose(ours.encode(TEXTS), expected, atol=error_of(expected))
     assert Encoder.load(export(folder, max_length="model")).max_length == 128
 
 
@@ -95,7 +101,7 @@ def test_long_texts_are_cut_on_the_declared_side(folder):
     theirs = SentenceTransformer(str(folder), device="cpu")
     texts = ["the old river runs by a long town road", "road of the town " * 500 + "river"]
     found, expected = Encoder.load(export(folder)).encode(texts), theirs.encode(texts)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+    np.testing.assert_allclose(found, expected, rtol=0, atol=error_of(expected))
 
 
 def test_an_adapter_beside_its_base_model_is_refused(folder):
@@ -115,7 +121,7 @@ def test_token_types_are_those_of_the_tokenizer(tiny_bert, words, tmp_path):
     expected, bundle = CrossEncoder(str(folder), device="cpu").predict(pairs), export(folder)
     for engine in ("cpu", "auto"):
         found = Reranker.load(bundle, providers=engine).predict(pairs)
-        np.testing.assert_allclose(found, expected, atol=2e-6)
+        np.testing.assert_allclose(found, expected, atol=SCORE_ERROR)
     write(folder / "sentence_bert_config.json", {"max_seq_length": 20})  # a stray file
     theirs = CrossEncoder(str(folder), device="cpu")
     assert Reranker.load(export(folder)).max_length == theirs.max_seq_length == 128

@@ -122,7 +122,9 @@ def test_the_model_is_left_as_it_was(family, tiny_model):
     with pytest.raises(ZeroDivisionError), fused_attention(model):
         raise ZeroDivisionError
     assert model.config._attn_implementation == own
-    torch.testing.assert_close(model(ids, attention_mask=mask).last_hidden_state, before)
+    error = RUN_ERROR * float(before.detach().norm(dim=-1).max())
+    after = model(ids, attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(after, before, rtol=0, atol=error)
 
 
 @families

@@ -20,6 +20,7 @@ from mirror_rt.scheduling import BatchReport
 from mirror_rt.scheduling.admission import Pace
 from mirror_rt.server import Models, NamedEncoder, create_app
 from mirror_rt.server.admission.api_keys import ApiKeys
+from rounding import ANY_BATCH, NORM_ERROR
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +258,7 @@ def test_mounted_in_another_application(make, encoder):
     status, answer = run(_one(app, "/vectors/embed", {"inputs": "a"},
                               headers={"Authorization": "Bearer key"}))  # fmt: skip
     assert status == 200
-    np.testing.assert_allclose(answer[0], encoder.encode("a"), atol=1e-6)
+    np.testing.assert_allclose(answer[0], encoder.encode("a"), atol=ANY_BATCH)
     status, answer = run(_one(app, "/vectors/v1/embeddings", {"input": "a"}))
     assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
     assert run(_one(app, "/vectors/health"))[0] == 200
@@ -384,7 +385,7 @@ def test_the_scheduler_takes_token_ids(encoder):
     ids = encoder.tokenize(["the river", "a"])
     with Scheduler(encoder) as scheduler:
         np.testing.assert_allclose(
-            scheduler.encode(ids), encoder.encode(["the river", "a"]), atol=1e-6
+            scheduler.encode(ids), encoder.encode(["the river", "a"]), atol=ANY_BATCH
         )
         for bad, why in [([[]], "no tokens"), ([[1, -1]], "not all in 0"), ([[10**6]], "not all"),
                          ([[1] * 129], "the model takes 128"), ([["a"]], "token ids"),
@@ -402,7 +403,7 @@ def test_what_the_cache_has_is_answered_without_a_run(bundle, tmp_path, applicat
             encoder.free.clear()
             status, answer = await Call(app, "/embed", {"inputs": ["b", "a", "b"]}).answer()
             assert status == 200
-            np.testing.assert_allclose(answer, expected[[1, 0, 1]], rtol=1e-6)
+            np.testing.assert_allclose(answer, expected[[1, 0, 1]], atol=NORM_ERROR)
             encoder.free.set()
             encoder.fails = True  # which only a run shows
             assert (await Call(app, "/ready").answer())[0] == 503

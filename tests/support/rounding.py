@@ -14,6 +14,7 @@ DOUBLE = 2.0**-53  # of float64
 
 # Promised to users of real models, whatever the arithmetic would allow.
 ANY_BATCH = 1e-5  # a text alone and in any batch, in fp32: docs/reference/encoding.md
+BF16_ANY_BATCH = 2e-2  # the same in bf16 with OpenVINO: docs/reference/engines.md
 OTHER_TOOLS = 1e-4  # an export in fp32, PyTorch, and other tools: docs/reference/bundle.md
 FLOW_ERROR = 1e-5  # a flow in evaluation mode, and back: mirror_train/model/glow.py
 GATE = 1e-4  # components or logits that an export in fp32 may be off by: docs/reference/bundle.md

@@ -319,7 +319,7 @@ def test_random_strings(words):
 def test_the_interval_is_students():
     assert t_interval([0.5]) is None
     found = t_interval([1, 2, 3])
-    assert (found.low, found.high) == pytest.approx((2 - 2.48414, 2 + 2.48414), abs=1e-4)
+    assert (found.low, found.high) == pytest.approx((2 - 2.48414, 2 + 2.48414), abs=0.5e-5)
     values = [0.51, 0.55, 0.52, 0.56]
     found = t_interval(values, level=0.9)
     low, high, mean = found.low, found.high, np.mean(values)

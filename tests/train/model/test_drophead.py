@@ -228,7 +228,8 @@ def test_gradient_caching_replays_heads_and_controlled_dropout(tiny_bert, words)
         expected = gradients(lambda: backward([setting.encode(chunk) for chunk in chunks]))
         cached = gradients(lambda: backward_in_chunks(setting.encode, chunks, backward, device=CPU))
     assert expected.norm() > 0
-    assert (cached - expected).norm() <= 1e-5 * expected.norm()
+    # Back through the model as many numbers are added up as on the way there.
+    assert (cached - expected).norm() <= RUN_ERROR * expected.norm()
 
 
 @pytest.mark.full

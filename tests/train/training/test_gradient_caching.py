@@ -18,6 +18,7 @@ from mirror_train.model.forward import Forward, in_order
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.gradient_caching import backward_in_chunks
+from rounding import RUN_ERROR
 
 PROBES = ["the river", "a", "old town on the river", "doctor"]
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -85,7 +86,8 @@ def test_cached_equals_uncached_with_dropout(tiny_bert, phrases, precision, devi
     cached_loss, gradient = setting.backward(cached=True)
     assert cached_loss == loss
     assert expected.norm() > 0
-    assert (gradient - expected).norm() <= 1e-5 * expected.norm()
+    # Back through the model as many numbers are added up as on the way there.
+    assert (gradient - expected).norm() <= RUN_ERROR * expected.norm()
     other = Setting(tiny_bert, phrases, precision=precision, device=device)
     torch.manual_seed(4)
     other_loss = other.loss([other.encode(chunk) for chunk in other.chunks])
