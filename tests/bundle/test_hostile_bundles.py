@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from command_errors import one_line_error
+from json_files import change
 from mirror_rt import BundleError, ConfigError, Encoder, InvalidTextError, LanguagePack, Manifest
 from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 from mirror_rt.cli import main
@@ -27,10 +28,6 @@ from work_limits import little_work
 fuzz = settings(max_examples=int(os.environ.get("MIRROR_RT_FUZZ", "100")), deadline=None,
                 suppress_health_check=list(HealthCheck))  # fmt: skip
 TEXTS = ["the river runs", "a", "the old town " * 100]
-
-
-def edit(path, **changes):
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def check_encodes(encoder):
@@ -59,7 +56,7 @@ def pack(bundle, tmp_path_factory):
     folder = tmp_path_factory.mktemp("stranger") / "pack"
     for name in ("fr", "en"):
         shutil.copytree(bundle, folder / name)
-        edit(folder / name / "mirror.json", language=name)
+        change(folder / name / "mirror.json", language=name)
     entries = {name: PackedBundle.describe(folder, name, {"from": name}) for name in ("fr", "en")}
     PackIndex(entries, default="fr").write(folder)
     return folder
@@ -170,13 +167,13 @@ PARTS.append(LOPSIDED)
     ids=lambda value: str(value)[:40],
 )
 def test_a_manifest_is_refused_at_load_by_the_name_of_its_field(bundle_copy, changes, message):
-    edit(bundle_copy / "mirror.json", **changes)
+    change(bundle_copy / "mirror.json", **changes)
     with little_work(), pytest.raises(BundleError, match=message):
         Encoder.load(bundle_copy)
 
 
 def test_info_of_a_manifest_that_is_not_unicode(bundle_copy, cli):
-    edit(bundle_copy / "mirror.json", language="\ud800")
+    change(bundle_copy / "mirror.json", language="\ud800")
     one_line_error(cli("info", bundle_copy), code=1, contains="language is '\\ud800'")
 
 
@@ -184,7 +181,7 @@ def test_info_of_details_of_any_type(bundle_copy, cli):
     values = json.loads((bundle_copy / "mirror.json").read_text())
     values["variants"]["fp32"] |= {"parity": {"bytes": "x", "texts": []}, "graph": {
         "float32_layers": 7}}  # fmt: skip
-    edit(bundle_copy / "mirror.json", variants=values["variants"], recipe={"system": 1}, data={},
+    change(bundle_copy / "mirror.json", variants=values["variants"], recipe={"system": 1}, data={},
          base_model={})  # fmt: skip
     assert cli("info", bundle_copy).code == 0
 
@@ -209,7 +206,7 @@ def test_a_document_is_not_read_without_end(bundle_copy, name):
 
 @pytest.mark.full
 def test_the_largest_document_is_checked_with_little_work(bundle_copy):
-    edit(bundle_copy / "mirror.json", data={"all": [0] * 1_300_000})
+    change(bundle_copy / "mirror.json", data={"all": [0] * 1_300_000})
     with little_work(calls=10 * 1_300_000):  # seven a value
         assert Manifest.read(bundle_copy).dimension == 32
 
@@ -240,7 +237,7 @@ def test_token_ids_beyond_31_bits(bundle_copy, place):
     ids=lambda value: str(value)[:40],
 )
 def test_a_tokenizer_that_fails_on_every_text(bundle_copy, part, message):
-    edit(bundle_copy / "tokenizer.json", **part)
+    change(bundle_copy / "tokenizer.json", **part)
     with pytest.raises(BundleError, match=message):
         Encoder.load(bundle_copy, verify=False)
 
@@ -249,7 +246,7 @@ def test_a_graph_beside_those_of_the_manifest_is_not_loaded(bundle_copy):
     expected = Encoder.load(bundle_copy).encode("the river")
     values = json.loads((bundle_copy / "mirror.json").read_text())
     files = {name: record for name, record in values["files"].items() if "_mapped" not in name}
-    edit(bundle_copy / "mirror.json", files=files)
+    change(bundle_copy / "mirror.json", files=files)
     (bundle_copy / "onnx" / "model_mapped.onnx").write_bytes(b"of somebody else")
     vector = Encoder.load(bundle_copy).encode("the river")
     np.testing.assert_allclose(vector, expected, atol=RUN_ERROR)

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from json_files import change
 from mirror_rt import (
     BundleError,
     BundleIntegrityError,
@@ -9,12 +10,6 @@ from mirror_rt import (
     Encoder,
     Manifest,
 )
-
-
-def edit(folder, **changes):
-    path = folder / "mirror.json"
-    values = json.loads(path.read_text())
-    path.write_text(json.dumps(values | changes))
 
 
 def test_round_trip(bundle):
@@ -70,13 +65,13 @@ def test_a_missing_file_is_refused(bundle_copy, name):
 
 
 def test_a_newer_format_is_refused(bundle_copy):
-    edit(bundle_copy, format_version=2)
+    change(bundle_copy / "mirror.json", format_version=2)
     with pytest.raises(BundleVersionError, match="format version 2, this mirror_rt reads up to 1"):
         Encoder.load(bundle_copy)
 
 
 def test_unknown_fields_of_the_same_version_are_ignored(bundle_copy):
-    edit(bundle_copy, a_field_added_later=1)
+    change(bundle_copy / "mirror.json", a_field_added_later=1)
     assert Encoder.load(bundle_copy).dimension == 32
 
 
@@ -112,7 +107,7 @@ def test_unknown_fields_of_the_same_version_are_ignored(bundle_copy):
     ids=str,
 )
 def test_a_damaged_manifest_is_refused(bundle_copy, changes):
-    edit(bundle_copy, **changes)
+    change(bundle_copy / "mirror.json", **changes)
     with pytest.raises(BundleError, match=r"mirror.json"):
         Encoder.load(bundle_copy)
 
@@ -132,7 +127,7 @@ def test_not_a_bundle(tmp_path):
 
 
 def test_a_limit_the_model_has_no_positions_for(bundle_copy):
-    edit(bundle_copy, max_length=4000)
+    change(bundle_copy / "mirror.json", max_length=4000)
     with pytest.raises(BundleError, match="failed on 1 texts of 3000 tokens"):
         Encoder.load(bundle_copy).encode("a " * 2998)
 

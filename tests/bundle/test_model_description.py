@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
+from json_files import change
 from ledger import PAGE, page
 from mirror_rt import BundleError, ConfigError, Encoder
 from mirror_rt.bundle.declared_keys import LEDGER, NO_EFFECT, REFUSED, USED
@@ -45,11 +46,6 @@ def published(tiny_bundle, tmp_path):
         return folder
 
     return write
-
-
-def change(path, **values):
-    old = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(old | values))
 
 
 SETTINGS = [

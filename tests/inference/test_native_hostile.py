@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from json_files import change
 from mirror_rt import BundleError, Encoder, NonFiniteError
 
 WORDS = "embeddings.word_embeddings.weight"
@@ -44,8 +45,7 @@ class Editor:
         self.table[name][1:] = shape
 
     def config(self, **values):
-        path = self.folder / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+        change(self.folder / "config.json", **values)
 
     def load(self, **options):
         (self.folder / "mirror.json").write_text(json.dumps(self.manifest))

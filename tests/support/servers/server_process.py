@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from json_files import change
+
 
 class ServerProcess:
     """A server at a free port; its log is kept, as the operator would see it.
@@ -150,9 +152,7 @@ def with_prompt(bundle: Path, folder: Path, prompt: str) -> Path:
     import shutil
 
     shutil.copytree(bundle, folder)
-    path = folder / "mirror.json"
-    values = {"prompts": {"query": prompt}, "default_prompt_name": "query"}
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    change(folder / "mirror.json", prompts={"query": prompt}, default_prompt_name="query")
     return folder
 
 

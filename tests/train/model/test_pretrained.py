@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from json_files import change
 from mirror_rt import BundleError, Encoder, ModelError
 from mirror_rt.bundle.hub import is_hub_name
 from mirror_train.model.declared_modules import declared_pooling
@@ -23,12 +24,6 @@ def model(tiny_bert, tmp_path):
     return shutil.copytree(tiny_bert, tmp_path / "model")
 
 
-def rewrite(path, **changes):
-    values = json.loads(path.read_text())
-    values.update(changes)
-    path.write_text(json.dumps(values))
-
-
 def test_positions(tiny_bert, tiny_roberta):
     assert load_pretrained(tiny_bert).max_length == 128
     # 130 positions, the first two of which RoBERTa never uses for a token.
@@ -44,7 +39,7 @@ def test_a_missing_weight_is_named(model):
 
 
 def test_a_weight_of_another_shape(model):
-    rewrite(model / "config.json", intermediate_size=48)
+    change(model / "config.json", intermediate_size=48)
     with pytest.raises(ModelError):
         load_pretrained(model)
 
@@ -63,13 +58,13 @@ def test_weights_that_are_not_numbers(model, value):
 def test_code_of_its_own_is_not_run_unasked(model, tmp_path):
     (model / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     code = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}
-    rewrite(model / "config.json", model_type="own", auto_map=code)
+    change(model / "config.json", model_type="own", auto_map=code)
     with pytest.raises(
         ModelError,
         match=r"\(own\) comes with code of its own: read it, and pass trust_remote_code=True",
     ):
         load_pretrained(model)
-    rewrite(model / "config.json", model_type="bert")
+    change(model / "config.json", model_type="bert")
     assert load_pretrained(model).dimension == 32  # transformers' BERT, not the folder's
     assert not (tmp_path / "ran").exists()
 
@@ -124,13 +119,13 @@ def test_what_is_not_a_model(tmp_path, model):
 
 
 def test_an_unknown_architecture(model):
-    rewrite(model / "config.json", model_type="no-such-architecture")
+    change(model / "config.json", model_type="no-such-architecture")
     with pytest.raises(ModelError, match="no-such-architecture"):
         load_pretrained(model)
 
 
 def test_a_tokenizer_of_another_model(model):
-    rewrite(model / "config.json", vocab_size=100)
+    change(model / "config.json", vocab_size=100)
     with pytest.raises(ModelError):
         load_pretrained(model)
 
@@ -245,13 +240,13 @@ SIZES = {
 @pytest.mark.parametrize("name", SIZES)
 def test_a_model_larger_than_its_weights_is_refused_at_once(model, name):
     value, message = SIZES[name]
-    rewrite(model / "config.json", **{name: value})
+    change(model / "config.json", **{name: value})
     with little_work(), pytest.raises(ModelError, match=message):
         load_pretrained(model)
 
 
 def test_sizes_below_another_name(model):
-    rewrite(model / "config.json", text_config={"num_hidden_layers": 10**9})
+    change(model / "config.json", text_config={"num_hidden_layers": 10**9})
     with little_work(), pytest.raises(ModelError, match="num_hidden_layers is 1000000000"):
         load_pretrained(model)
 

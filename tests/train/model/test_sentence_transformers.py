@@ -12,6 +12,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as st
 from torch import nn
 
+from json_files import change
 from mirror_export import ExportConfig, export_bundle
 from mirror_export.load import describe, load
 from mirror_rt import ConfigError, Encoder, Manifest, ModelError
@@ -62,10 +63,6 @@ def theirs(folder, texts=TEXTS, **options):
     return SentenceTransformer(str(folder), device="cpu", local_files_only=True).encode(
         texts, **options
     )
-
-
-def change(path, **values):
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 def pooling(mode):
