@@ -91,7 +91,7 @@ def test_relative_and_rotated_positions_have_no_end(tiny_model, tmp_path, family
         with Encoder.load(place, providers=engine) as ours:
             assert ours.max_length == theirs.max_seq_length == 200
             found = ours.encode(texts)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+        np.testing.assert_allclose(found, expected, rtol=0, atol=error_of(expected))
 
 
 def test_long_texts_are_cut_on_the_declared_side(folder):
