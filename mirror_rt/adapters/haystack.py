@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from mirror_rt.adapters.lazy import Adapter, LazyEncoder, TextEncoder
-from mirror_rt.adapters.lazy_reranker import LazyReranker
+from mirror_rt.adapters.lazy import Adapter, LazyEncoder, LazyReranker, TextEncoder
 from mirror_rt.errors import importing
 from mirror_rt.reranking.reranker import Reranker
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mirror_rt.adapters.lazy import Adapter
-from mirror_rt.adapters.lazy_reranker import LazyReranker
+from mirror_rt.adapters.lazy import Adapter, LazyReranker
 from mirror_rt.errors import importing
 
 with importing("langchain_core", extra="langchain", purpose="mirror_rt.adapters.langchain"):

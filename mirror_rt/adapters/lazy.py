@@ -1,4 +1,4 @@
-"""Hold what every adapter of an encoder needs: it, or how to load it, and options of its calls."""
+"""Hold the model of an adapter, or the way to load it, and the options of its calls."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from mirror_rt.encoding.tables import TableEncoder
 from mirror_rt.errors import ConfigError, InvalidTextError
 from mirror_rt.pipeline.inputs import as_list
 from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.reranking.options import PredictKeywords
+from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.vectors.quantization import Embeddings
 
 
@@ -119,6 +121,31 @@ class LazyEncoder(LazyModel[TextEncoder]):
         """Call `documents` without blocking the event loop."""
         encoder = await self.aload()
         return await encoder.aencode_document(_several(texts), **self.encode_kwargs)
+
+
+class LazyReranker(LazyModel[Reranker]):
+    """A cross-encoder that is loaded on first use, with fixed options for its calls.
+
+    The model is the path or hub name of a cross-encoder's bundle, or a `Reranker`; the options are
+    those of `Reranker.load`, and those of `Reranker.predict`, `predict_kwargs` in adapters. Any
+    other is a ConfigError.
+    """
+
+    _kind = Reranker
+    _method = "rank"
+    _calls = "predict_kwargs"
+    _keywords = PredictKeywords
+
+    def rank(self, query: str, documents: list[str], top_k: int | None) -> list[dict[str, Any]]:
+        """Rank documents by a query, and return the `top_k` best (None for all)."""
+        return self.load().rank(query, documents, top_k=top_k, **self._call_kwargs)
+
+    async def arank(
+        self, query: str, documents: list[str], top_k: int | None
+    ) -> list[dict[str, Any]]:
+        """Call `rank` without blocking the event loop."""
+        reranker = await self.aload()
+        return await reranker.arank(query, documents, top_k=top_k, **self._call_kwargs)
 
 
 class Adapter:

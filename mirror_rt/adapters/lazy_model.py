@@ -36,8 +36,8 @@ class LazyModel(Generic[M]):
     def __init__(
         self,
         model: str | Path | M,
-        model_kwargs: Mapping[str, Any] | None,
-        call_kwargs: Mapping[str, Any] | None,
+        model_kwargs: Mapping[str, Any] | None = None,
+        call_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self.model = model
         self.model_kwargs = dict(model_kwargs or {})

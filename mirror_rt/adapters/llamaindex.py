@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.adapters.lazy import LazyEncoder, TextEncoder
-from mirror_rt.adapters.lazy_reranker import LazyReranker
+from mirror_rt.adapters.lazy import LazyEncoder, LazyReranker, TextEncoder
 from mirror_rt.errors import ConfigError, importing
 from mirror_rt.reranking.reranker import Reranker
 

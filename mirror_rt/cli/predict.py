@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import math
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import numpy as np
 from mirror_rt.cli.common import Bundle, ModelOptions, Quiet
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Given, Group, Help
-from mirror_rt.cli.rows import INPUT, Row, open_output, read_rows
+from mirror_rt.cli.rows import INPUT, Row, open_output, read_rows, write_line
 from mirror_rt.errors import DataError
 from mirror_rt.heads.predictor import Predictor, class_of, score_predictions
 from mirror_rt.heads.task_heads import Predictions, TaskHead
@@ -95,7 +94,7 @@ def _predict_windows(
             found = predictor.predict(head.name, [row for row, _ in window], **options)
             for i in range(len(window)):
                 record = {"id": len(targets) + i} | _described(head, found, i)
-                file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+                write_line(file, record)
             start = len(targets)
             targets += [_target(head, cell, start + i) for i, (_, cell) in enumerate(window)]
             parts.append(found)

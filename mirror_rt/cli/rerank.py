@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import numpy as np
 from mirror_rt.cli.common import Bundle, ModelOptions, Quiet
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Given, Group, Help
-from mirror_rt.cli.rows import INPUT, Row, open_output, read_rows
+from mirror_rt.cli.rows import INPUT, Row, open_output, read_rows, write_line
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.io.atomic import check_free
 from mirror_rt.reranking.options import PredictOptions
@@ -81,7 +80,7 @@ class Rerank(Invocation):
         )  # fmt: skip
         for entry in ranking:
             score = _number(entry["score"])
-            _write(file, {"id": entry["corpus_id"], "score": score, "text": entry["text"]})
+            write_line(file, {"id": entry["corpus_id"], "score": score, "text": entry["text"]})
         return len(ranking)
 
 
@@ -92,7 +91,7 @@ def _score(
     n = 0
     while window := [pair for pair, _ in itertools.islice(rows, _WINDOW)]:
         for scores in reranker.predict(window, **options):
-            _write(file, {"id": n} | _described(reranker, scores))
+            write_line(file, {"id": n} | _described(reranker, scores))
             n += 1
     return n
 
@@ -107,7 +106,3 @@ def _described(reranker: Reranker, scores: Scores) -> dict[str, Any]:
 def _number(value: Any) -> float | None:
     number = float(np.float32(value))
     return None if math.isnan(number) else round(number, 6)
-
-
-def _write(file: IO[bytes], record: dict[str, Any]) -> None:
-    file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,11 @@ def open_output(output: str, *, overwrite: bool) -> Iterator[IO[bytes]]:
         return
     with new_file(Path(output), overwrite=overwrite) as file:
         yield file
+
+
+def write_line(file: IO[bytes], record: dict[str, Any]) -> None:
+    """Write a record as a line of JSON."""
+    file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
 
 
 def read_rows(path: str, names: str | None, count: int, label: str | None = None) -> Iterator[Row]:

@@ -9,8 +9,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.adapters.lazy import LazyEncoder
-from mirror_rt.adapters.lazy_reranker import LazyReranker
+from mirror_rt.adapters.lazy import LazyEncoder, LazyReranker
 from mirror_rt.bundle.declarations import WEIGHTS
 from mirror_rt.bundle.known_models import KnownModel, known_models
 from mirror_rt.compat.arguments import pairs_with_blanks, refuse, with_blanks

@@ -6,7 +6,10 @@ taking hours or all memory.
 
 from __future__ import annotations
 
+import errno
 import io
+import os
+import stat
 from pathlib import Path
 from typing import IO, Any
 
@@ -63,22 +66,24 @@ def unpacked(file: IO[bytes], packed_bytes: int, name: object) -> io.BufferedRea
     return io.BufferedReader(_Unpacked(file, max(FREE, RATIO * packed_bytes), name), 1 << 16)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Parse a TOML file.
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Read a regular file; OSError for a larger one, or a pipe, which would wait for a writer."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes} bytes", str(path))
+    return content
 
-    Raises:
-        ConfigError: it cannot be read, is too large, or is not TOML.
-    """
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parse a TOML file; ConfigError for one that is too large or is not TOML."""
     import tomllib  # which few need
 
     try:
-        if not path.is_file() and path.exists():
-            raise ConfigError(f"cannot read {path}: it is no regular file")
-        with path.open("rb") as file:
-            content = file.read(DOCUMENT + 1)
-        if len(content) > DOCUMENT:
-            raise ConfigError(f"{path} has more than {DOCUMENT:,} bytes: it is no file of options")
-        return tomllib.loads(content.decode())
+        return tomllib.loads(read_regular(path, DOCUMENT).decode())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and TOMLDecodeError

@@ -15,7 +15,7 @@ from mirror_rt.errors import BundleError
 Value = int | float | memoryview
 # What a file may hold, as every field becomes objects of hundreds of bytes: ten times as many
 # fields as the encoders of 28 layers have, and dimensions.
-_MOST_FIELDS, MOST_DIMENSIONS = 1 << 18, 8
+_MOST_FIELDS = 1 << 18
 
 
 class DamagedError(ValueError):
@@ -95,15 +95,3 @@ def as_texts(values: list[Value]) -> list[str]:
 def as_text(values: list[Value]) -> str:
     """Return the text of a field that is there once at most: of several, the last one counts."""
     return "".join(as_texts(values[-1:]))
-
-
-def as_sizes(value: Value) -> list[int]:
-    """Return the sizes of a field, which holds one, or several without tags between them."""
-    if isinstance(value, int):
-        return [value]
-    packed, place = as_bytes(value), 0
-    sizes: list[int] = []
-    while place < len(packed) and len(sizes) <= MOST_DIMENSIONS:
-        size, place = varint(packed, place)
-        sizes.append(size)
-    return sizes

@@ -29,6 +29,10 @@ from mirror_rt.io.text import (
 )
 from mirror_rt.schema import is_unicode
 
+Names = list[str] | None
+Numbered = Iterator[tuple[int, tuple[Any, ...]]]  # the number of each row, and its values
+Tables = Iterator[Any]  # of `pyarrow.RecordBatch`
+
 
 class RowFormat(ABC):
     """Read the rows of a file: by names of fields, or as batches of Arrow.
@@ -43,18 +47,14 @@ class RowFormat(ABC):
         """Return the names of the fields."""
 
     @abstractmethod
-    def numbered(
-        self, path: Source, *fields: str, missing: str | None = None
-    ) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    def numbered(self, path: Source, *fields: str, missing: str | None = None) -> Numbered:
         """Yield each row's number (of its line, where it has one) and its values of the fields.
 
         An object may lack the field `missing`, which is None then, and no other.
         """
 
     @abstractmethod
-    def batches(
-        self, file: StoredFile, group: int, text: str, wanted: list[str] | None, rows: int
-    ) -> Iterator[Any]:
+    def batches(self, file: StoredFile, group: int, text: str, wanted: Names, rows: int) -> Tables:
         """Yield `pyarrow.RecordBatch` of at most `rows` rows with the wanted columns (None: all).
 
         Values of the column `text` that are no text are null.
@@ -72,14 +72,10 @@ class _Lines(RowFormat):
     def names(self, path: Source) -> list[str]:
         return []
 
-    def numbered(
-        self, path: Source, *fields: str, missing: str | None = None
-    ) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    def numbered(self, path: Source, *fields: str, missing: str | None = None) -> Numbered:
         return ((number, (line,)) for number, line in enumerate(iter_lines(path), 1))
 
-    def batches(
-        self, file: StoredFile, group: int, text: str, wanted: list[str] | None, rows: int
-    ) -> Iterator[Any]:
+    def batches(self, file: StoredFile, group: int, text: str, wanted: Names, rows: int) -> Tables:
         pyarrow = require("pyarrow", extra="tables", purpose="a dataset")
         if others := [name for name in wanted or () if name != text]:
             raise ConfigError(f"--columns {','.join(others)}: {file} is read as lines, which have "
@@ -98,15 +94,11 @@ class _Objects(RowFormat):
         _, first = next(self.read(path), (0, dict[str, Any]()))
         return list(first)
 
-    def numbered(
-        self, path: Source, *fields: str, missing: str | None = None
-    ) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    def numbered(self, path: Source, *fields: str, missing: str | None = None) -> Numbered:
         for number, one in self.read(path, *(name for name in fields if name != missing)):
             yield number, tuple(one.get(name) for name in fields)
 
-    def batches(
-        self, file: StoredFile, group: int, text: str, wanted: list[str] | None, rows: int
-    ) -> Iterator[Any]:
+    def batches(self, file: StoredFile, group: int, text: str, wanted: Names, rows: int) -> Tables:
         """Read twice: the types of the columns follow from all of the values."""
         pyarrow = require("pyarrow", extra="tables", purpose="a dataset")
 
@@ -146,9 +138,7 @@ class _Cells(RowFormat):
         _, header = next(self.read(path), (1, list[str]()))
         return header
 
-    def numbered(
-        self, path: Source, *fields: str, missing: str | None = None
-    ) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    def numbered(self, path: Source, *fields: str, missing: str | None = None) -> Numbered:
         rows = self.read(path)
         _, header = next(rows, (1, list[str]()))
         indices = column_indices(path, header, fields)
@@ -156,9 +146,7 @@ class _Cells(RowFormat):
             check_width(path, number, row, header)
             yield number, tuple(row[i] for i in indices)
 
-    def batches(
-        self, file: StoredFile, group: int, text: str, wanted: list[str] | None, rows: int
-    ) -> Iterator[Any]:
+    def batches(self, file: StoredFile, group: int, text: str, wanted: Names, rows: int) -> Tables:
         pyarrow = require("pyarrow", extra="tables", purpose="a dataset")
         names = wanted or self.names(file)
         fields = list(dict.fromkeys([text, *names]))
@@ -175,14 +163,10 @@ class _Parquet(RowFormat):
         with open_parquet(path) as file:
             return list(file.schema_arrow.names)
 
-    def numbered(
-        self, path: Source, *fields: str, missing: str | None = None
-    ) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    def numbered(self, path: Source, *fields: str, missing: str | None = None) -> Numbered:
         return enumerate(iter_parquet(path, *fields), 1)
 
-    def batches(
-        self, file: StoredFile, group: int, text: str, wanted: list[str] | None, rows: int
-    ) -> Iterator[Any]:
+    def batches(self, file: StoredFile, group: int, text: str, wanted: Names, rows: int) -> Tables:
         with open_parquet(file) as opened:
             column_indices(file, opened.schema_arrow.names, wanted or [text])
             yield from opened.iter_batches(rows, row_groups=[group], columns=wanted)

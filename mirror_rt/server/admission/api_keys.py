@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mirror_rt.errors import ConfigError
-from mirror_rt.io.regular_files import read_regular
+from mirror_rt.io.limits import read_regular
 from mirror_rt.server.watching import WatchedFiles
 
 logger = logging.getLogger("mirror_rt.server")

@@ -6,7 +6,7 @@ import logging
 import ssl
 
 from mirror_rt.errors import ConfigError
-from mirror_rt.io.regular_files import read_regular
+from mirror_rt.io.limits import read_regular
 from mirror_rt.server.config import ListenConfig
 from mirror_rt.server.watching import WatchedFiles
 

@@ -39,7 +39,8 @@ _OF_A_LANGUAGE = frozenset({"sentences", "words"})
 class Inputs:
     """The inputs of a folder, read when asked for.
 
-    Each method raises DataError where a file is missing or cannot be read.
+    Each method raises DataError where a file is missing or cannot be read. Those that read take a
+    seed, by which some divide or draw from what there is.
     """
 
     data: Path  # the folder
@@ -77,27 +78,24 @@ class Inputs:
             raise DataError(self.why_missing(name))
         return found
 
-    def sentences(self) -> TrainingData:
+    def sentences(self, seed: int) -> TrainingData:
         """Read the raw sentences."""
         return self._strings("sentences")
 
-    def words(self) -> TrainingData:
+    def words(self, seed: int) -> TrainingData:
         """Read the frequent words."""
         return self._strings("words")
 
-    def triplets(self) -> TrainingData:
+    def triplets(self, seed: int) -> TrainingData:
         """Read inference pairs as triplets with hard negatives."""
         return self._first([read_nli(path, language="en") for path in self.files("inference")])
 
-    def synonyms(self) -> TrainingData:
+    def synonyms(self, seed: int) -> TrainingData:
         """Read pairs of names of the same concept."""
         return self._first([read_synonyms(path, language="en") for path in self.files("synonyms")])
 
     def tasks(self, seed: int) -> MultitaskData:
-        """Read sentiment, paraphrases and similarity, without pairs of the evaluation.
-
-        `seed` decides which rows are held out.
-        """
+        """Read sentiment, paraphrases and similarity, without pairs of the evaluation."""
         read = load_multitask_data(self.data / "pairs", top=self.top, seed=seed).tasks
         paths = self.find("evaluated")
         evaluated = [read_scored_pairs(path) for path in paths]
@@ -107,10 +105,7 @@ class Inputs:
         return MultitaskData(tasks)
 
     def burt_tasks(self, seed: int) -> BurtTasks:
-        """Read inference pairs and, where there are any, paraphrases of phrases.
-
-        `seed` decides which pairs are drawn from PPDB.
-        """
+        """Read inference pairs and, where there are any, paraphrases of phrases."""
         return BurtTasks.load(
             nli=self.files("inference"),
             ppdb=self.find("ppdb"),

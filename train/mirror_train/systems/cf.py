@@ -12,6 +12,7 @@ from mirror_rt.bundle.manifest import Manifest
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.errors import ConfigError, Setting
 from mirror_train.data.batches import Batches, StepBatch
+from mirror_train.data.inputs import Inputs
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.recipe import Hyperparameters, NotNegative, Recipe, load_recipe
 from mirror_train.systems.flow import (
@@ -21,7 +22,6 @@ from mirror_train.systems.flow import (
     flow_trainer,
     initial_flow,
     likelihood_steps,
-    read_sentences,
     text_vectors,
 )
 from mirror_train.systems.options import StringOptions, Training, print_result, run_options
@@ -311,7 +311,7 @@ def _recipe(*, views: str = "mirror", joint: bool = False, regulariser: bool = T
 def _entry(name: str, title: str, source: str, *against: str, **ablation: Any) -> Entry:
     claims = tuple(Claim(one) for one in against)
     recipe = partial(_recipe, **ablation)
-    return Entry(name, title, source, ("sentences",), recipe, read_sentences, claims)
+    return Entry(name, title, source, ("sentences",), recipe, Inputs.sentences, claims)
 
 
 SYSTEM = System(

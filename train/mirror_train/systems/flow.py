@@ -249,11 +249,6 @@ def _run(data: TrainingData, config: TrainConfig) -> TuneReport:
         )
 
 
-def read_sentences(inputs: Inputs, seed: int) -> Any:
-    """Read the sentences of a study."""
-    return inputs.sentences()
-
-
 SYSTEM = System(
     name="flow",
     title="fit a normalising flow behind an encoder that stays as it is (BERT-flow)",
@@ -264,6 +259,6 @@ SYSTEM = System(
     settings=("pooling",),
     entries=(
         Entry("flow", "a flow over frozen vectors, on sentences", "BERT-flow (Li et al. 2020)",
-              ("sentences",), FlowRecipe, read_sentences, (Claim(),)),
+              ("sentences",), FlowRecipe, Inputs.sentences, (Claim(),)),
     ),
 )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +29,6 @@ def _fitted(recipe: Recipe, data: TrainingData, pooling: TunedPooling) -> Recipe
     return recipe.replace(batch_size=max(2, min(recipe.batch_size, len(data))))
 
 
-def _read(read: Callable[[Inputs], TrainingData], inputs: Inputs, seed: int) -> TrainingData:
-    return read(inputs)
-
-
 def _shipped(name: str, **changes: Any) -> Recipe:
     return load_recipe(name).replace(**changes)
 
@@ -43,18 +38,6 @@ def _with_multi_similarity() -> Recipe:
     own = load_recipe("mirror-ms")
     names = ("loss", "temperature", "ms_alpha", "ms_beta", "ms_base", "triplet_margin")
     return load_recipe("sentence").replace(**{name: getattr(own, name) for name in names})
-
-
-def _entry(
-    name: str,
-    title: str,
-    source: str,
-    needs: str,
-    read: Callable[[Inputs], TrainingData],
-    recipe: Callable[[], Recipe],
-    claim: Claim,
-) -> Entry:
-    return Entry(name, title, source, (needs,), recipe, partial(_read, read), (claim,))
 
 
 SYSTEM = System(
@@ -67,24 +50,26 @@ SYSTEM = System(
     settings=("pooling", "precision", "loss_batch"),
     fitted=_fitted,
     entries=(
-        _entry("mirror", "dropout and span masking, on sentences", _MIRROR, "sentences",
-               Inputs.sentences, partial(_shipped, "sentence"), Claim()),
-        _entry("mirror-words", "dropout, on frequent words", _MIRROR, "words",
-               Inputs.words, partial(_shipped, "word"), Claim(suites=("words",))),
-        _entry("mirror-ms", "mirror with multi-similarity on hard triplets",
-               f"{_MIRROR}, footnote 2", "sentences", Inputs.sentences, _with_multi_similarity,
-               Claim("mirror", wanted="on par")),
-        _entry("simcse", "dropout alone, one way, on sentences", _SIMCSE, "sentences",
-               Inputs.sentences, partial(_shipped, "simcse"), Claim()),
-        _entry("simcse-nli", "inference pairs, contradictions as hard negatives", _SIMCSE,
-               "inference", Inputs.triplets, partial(_shipped, "simcse-nli"), Claim("simcse")),
-        _entry("synonyms", "multi-similarity on names of one concept", "SapBERT (Liu et al. 2021)",
-               "synonyms", Inputs.synonyms,
-               partial(_shipped, "mirror-ms", span_length=0, epochs=1, batch_size=256),
-               Claim(suites=("linking",))),
-        _entry("mirror-tokens", "the first step of cf: masked spans of tokens", "BERT-CF, 4.1",
-               "sentences", Inputs.sentences, partial(_shipped, "cf"), Claim()),
-        _entry("mirror-dropout", "the first step of cf-simcse: dropout alone", "BERT-CF, 6.1",
-               "sentences", Inputs.sentences, partial(_shipped, "cf", span_length=0), Claim()),
+        Entry("mirror", "dropout and span masking, on sentences", _MIRROR, ("sentences",),
+              partial(_shipped, "sentence"), Inputs.sentences, (Claim(),)),
+        Entry("mirror-words", "dropout, on frequent words", _MIRROR, ("words",),
+              partial(_shipped, "word"), Inputs.words, (Claim(suites=("words",)),)),
+        Entry("mirror-ms", "mirror with multi-similarity on hard triplets",
+              f"{_MIRROR}, footnote 2", ("sentences",), _with_multi_similarity, Inputs.sentences,
+              (Claim("mirror", wanted="on par"),)),
+        Entry("simcse", "dropout alone, one way, on sentences", _SIMCSE, ("sentences",),
+              partial(_shipped, "simcse"), Inputs.sentences, (Claim(),)),
+        Entry("simcse-nli", "inference pairs, contradictions as hard negatives", _SIMCSE,
+              ("inference",), partial(_shipped, "simcse-nli"), Inputs.triplets,
+              (Claim("simcse"),)),
+        Entry("synonyms", "multi-similarity on names of one concept", "SapBERT (Liu et al. 2021)",
+              ("synonyms",),
+              partial(_shipped, "mirror-ms", span_length=0, epochs=1, batch_size=256),
+              Inputs.synonyms, (Claim(suites=("linking",)),)),
+        Entry("mirror-tokens", "the first step of cf: masked spans of tokens", "BERT-CF, 4.1",
+              ("sentences",), partial(_shipped, "cf"), Inputs.sentences, (Claim(),)),
+        Entry("mirror-dropout", "the first step of cf-simcse: dropout alone", "BERT-CF, 6.1",
+              ("sentences",), partial(_shipped, "cf", span_length=0), Inputs.sentences,
+              (Claim(),)),
     ),
 )  # fmt: skip
