@@ -331,7 +331,8 @@ def outcome(call: Call) -> tuple[str, str]:
         why = " ".join(f"{type(error).__name__}: {error}".split())
         named = any(word in why for word in ("efused", "422", "invalid_value"))
         return ("refused by name" if named else "fails"), why
-    return ("works", "") if found else ("fails", f"got {found!r}")
+    nothing = found is None or found is False or (hasattr(found, "__len__") and len(found) == 0)
+    return ("fails", f"got {found!r}") if nothing else ("works", "")
 
 
 def main() -> None:
