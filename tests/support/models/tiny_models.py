@@ -47,7 +47,8 @@ TINY = {
     "camembert": Tiny("unigram", ROBERTA_TOKENS, "cls", types=False, config=_ROBERTA),
     "data2vec-text": Tiny("bpe", ROBERTA_TOKENS, types=False, config=_ROBERTA),
     "ernie": Tiny(),
-    "distilbert": Tiny(types=True),  # its published tokenizers declare them
+    # Its published tokenizers declare types. Its feed-forward part has a name of its own.
+    "distilbert": Tiny(types=True, config={"hidden_dim": 64}),
     "albert": Tiny("unigram", config={"embedding_size": 16}),
     "electra": Tiny(pooling="cls", config={"embedding_size": 16}),
     "mpnet": Tiny("wordpiece", ROBERTA_TOKENS, types=False, config=_ROBERTA),
