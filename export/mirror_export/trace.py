@@ -19,7 +19,7 @@ from mirror_export.parity import PARITY_BATCH, parity_pairs, parity_texts
 from mirror_rt import Manifest
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.families import FAMILIES, GENERIC, family_of, takes_token_types
-from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.manifest import Layout, with_records
 from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.errors import ConfigError
 from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_pairs
@@ -51,7 +51,7 @@ class Traced:
     Attributes:
         config: what to export.
         folder: where the bundle is made.
-        manifest: that of the bundle, without its variants and files.
+        manifest: that of the bundle, without its variants, with the files of the float32 graph.
         graph: description of the float32 graph.
         texts: n texts, or pairs of a cross-encoder, to compare on.
         vectors: PyTorch's unit vectors of the texts or pairs, float32 [n, D].
@@ -93,7 +93,8 @@ def trace(staged: Staged) -> Traced:
     described = describe_folder(folder, manifest=manifest)
     weights = ModuleWeights(pretrained.model, path)
     table = table_of(described, weights, placed, typed="token_type_ids" in names)
-    manifest = dataclasses.replace(manifest, native=table)
+    # The engine, in which variants are compared, takes a table of a file that is recorded.
+    manifest = with_records(dataclasses.replace(manifest, native=table), folder)
     del placed, weights
     _tell_of_missing_fusion(pretrained, graph["fused"])
     tokenizer = pretrained.text_tokenizer(manifest.max_length, copy=False)
