@@ -93,10 +93,12 @@ async def ready(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
 @operation(
     OIP, "/v2/repository/index", "The models", "Lists the models that give vectors, as Triton.",
     answers.Models, about="The models.", request=IndexRequest, body={"ready": True},
+    may_be_empty=True,
     example=[{"name": MODEL_NAME, "version": "1", "state": "READY", "reason": ""}],
 )  # fmt: skip
-async def index(registry: Registry, _: Exchange, body: bytes) -> Answer:
+async def index(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     """Answer POST /v2/repository/index, whose body may be empty; every model can be asked."""
+    exchange.timeout(registry.config.timeout)  # which refuses what is none
     if body:
         _index[registry.config.unknown_fields].decode(body)
     known = {"version": "1", "state": "READY", "reason": ""}

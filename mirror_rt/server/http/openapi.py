@@ -148,7 +148,8 @@ def _operation(
     }
     if one.request is not None:
         asked = {"schema": _any_of((one.request, *one.or_requests), schemas), "example": one.body}
-        described["requestBody"] = {"required": True, "content": {"application/json": asked}}
+        content = {"application/json": asked}
+        described["requestBody"] = {"required": not one.may_be_empty, "content": content}
         described["parameters"] = [*one.parameters, _TIMEOUT]
     return described
 

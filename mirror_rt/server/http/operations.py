@@ -46,6 +46,7 @@ class Operation:
         request: the type that the body is decoded to; None for a GET.
         or_requests: other types that the body may have.
         body: an example of the request.
+        may_be_empty: whether the request may have no body.
         media: the media type of the answer.
         octets: whether the answer may be bytes, too.
         statuses: the statuses of its errors; None for the usual ones of its method.
@@ -65,6 +66,7 @@ class Operation:
     request: type[msgspec.Struct] | None = None
     or_requests: tuple[type[msgspec.Struct], ...] = ()
     body: dict[str, Any] | None = None
+    may_be_empty: bool = False
     media: str = "application/json"
     octets: bool = False
     statuses: tuple[int, ...] | None = None
