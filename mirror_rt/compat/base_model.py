@@ -65,21 +65,13 @@ class BaseModel:
         path = given["model_name_or_path"]
         if not isinstance(path, str | Path):
             raise ConfigError(f"give the folder or the name of a bundle, got {path!r}")
-        settings, model_kwargs, self._settings = (
-            dict(given[name] or {})
-            for name in ("processor_kwargs", "model_kwargs", "config_kwargs")
-        )
-        most, local = settings.pop("model_max_length", None), Path(path).is_dir()
-        asked = {name: model_kwargs.pop(name, None) for name in _WITHOUT_EFFECT}
-        if "float16" in (kind := str(asked["dtype"] or asked["torch_dtype"])):
-            logger.warning("%s has no effect: model_kwargs={'variant': ...} does", kind)
+        local, self._settings = Path(path).is_dir(), dict(given["config_kwargs"] or {})
+        settings = dict(given["processor_kwargs"] or {})
+        most = settings.pop("model_max_length", None)
         others = {name: x for name, x in self._settings.items() if name not in _WITHOUT_EFFECT}
         refused = {**given, "processor_kwargs": settings, "config_kwargs": others}
         refuse(type(self).__name__, _REFUSED | ({} if local else _OF_HUBS), refused)
-        options = {**device_options(given["device"]), **model_kwargs}
-        refuse_unknown("model_kwargs", options, LoadKeywords.__annotations__)
-        if given["backend"] == "openvino":
-            options.setdefault("providers", "openvino")
+        options = _load_options(given)
         named: dict[str, Any] = {
             "revision": None if local else given["revision"],
             "offline": given["local_files_only"],
@@ -217,6 +209,19 @@ class BaseModel:
             name = self.default_prompt_name if name is None else name
             return _find(self.prompts, name, "Prompt name")
         return prompt
+
+
+def _load_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `LoadOptions` that the arguments of the constructor choose."""
+    model_kwargs = dict(given["model_kwargs"] or {})
+    asked = {name: model_kwargs.pop(name, None) for name in _WITHOUT_EFFECT}
+    if "float16" in (kind := str(asked["dtype"] or asked["torch_dtype"])):
+        logger.warning("%s has no effect: model_kwargs={'variant': ...} does", kind)
+    options = {**device_options(given["device"]), **model_kwargs}
+    refuse_unknown("model_kwargs", options, LoadKeywords.__annotations__)
+    if given["backend"] == "openvino":
+        options.setdefault("providers", "openvino")
+    return options
 
 
 def _find(prompts: Mapping[str, str], name: str | None, what: str) -> str:

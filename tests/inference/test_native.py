@@ -99,7 +99,6 @@ def test_options_that_do_not_fit_are_refused(bundle):
         Encoder.load(bundle, providers="native", devices=[0])
 
 
-@pytest.mark.full
 def test_an_exported_variant_is_compared_with_pytorch(tiny_bert, tmp_path):
     from mirror_export import ExportConfig, export_bundle
 

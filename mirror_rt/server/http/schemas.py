@@ -116,7 +116,7 @@ class TextsRequest(VectorsRequest, kw_only=True):
     input: Texts = msgspec.field(name="texts")  # type: ignore[assignment]
     max_tokens: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(description="No less than the model takes, at which long texts are cut."),
+        Meta(description="Where long texts are cut; less than the model takes is refused."),
     ] = None
 
 
