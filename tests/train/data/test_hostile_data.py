@@ -117,7 +117,7 @@ FILES = {
         "00001740 03 n 02 water 0 aqua 0 001 @ 00001930 n 0000 | clear\n",
         lambda path: read_thesaurus(path.parent),
     ),
-    "recipe.toml": ('name = "x"\nmask_rate = 0.2\nepochs = 2\n', load_recipe),
+    "recipe.toml": ('extends = "word"\nbatch_size = 100\nepochs = 2\n', load_recipe),
     "labels.tsv": ("text\tlabel\na river\t1\nthe town\t0\n", read_labelled),
     "freedict-eng-fra.index": ("water\tA\tK\nhouse\tK\tN\n", lambda path: (
         path.with_suffix(".dict").write_bytes(b"water\neau\nhouse\nmaison\n"),
@@ -132,6 +132,8 @@ def test_any_change_of_any_file(tmp_path_factory, name):
     path = tmp_path_factory.mktemp("files") / name
     valid, read = FILES[name]
     content = valid.encode()
+    path.write_bytes(content)
+    read(path)  # as it is, it is read
 
     @settings(max_examples=300)
     @given(st.integers(0, 2**63))
