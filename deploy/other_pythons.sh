@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 kind=${1:?aarch64 or musl}
 folder=$PWD/build/other-pythons
 mkdir -p "$folder"/{lists/partial,cache/archives/partial,parts,$kind,source}
-printf 'Types: deb deb-src\nURIs: http://deb.debian.org/debian\nSuites: bookworm\nComponents: main\n%s\n' \
+printf 'Types: deb deb-src\nURIs: http://deb.debian.org/debian\nSuites: bookworm trixie\nComponents: main\n%s\n' \
   "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg" > "$folder/parts/debian.sources"
 # Lists of its own: those of this machine do not change.
 cat > "$folder/apt.conf" << END
@@ -20,6 +20,7 @@ Dir::Etc::sourceparts "$folder/parts";
 Dir::State::lists "$folder/lists";
 Dir::Cache "$folder/cache";
 APT::Architectures { "amd64"; "arm64"; };
+APT::Default-Release "bookworm";
 END
 export APT_CONFIG=$folder/apt.conf
 apt-get update --quiet=2
@@ -39,12 +40,16 @@ printf '#!/bin/sh\ncase "$*" in *print-multiarch*) echo x86_64-linux-musl; exit 
   > "$folder/musl-cc"
 chmod +x "$folder/musl-cc"
 export CC=$folder/musl-cc CFLAGS="-O1 -fPIC -I$folder/musl/include" LDFLAGS="-L$folder/musl/lib"
+# Libraries made on a new Alpine need the loader of musl 1.2.4 or newer, which Debian 13 has.
+apt-get download --quiet=2 musl/trixie
+dpkg -x musl_*.deb "$folder/musl-1.2.5"
 for package in zlib libffi python3.11; do
   apt-get source --download-only --quiet=2 $package
 done
 for archive in zlib_*.orig.tar.* libffi_*.orig.tar.* python3.11_*.orig.tar.*; do tar xf "$archive"; done
 make_here() { { "$@" && make -j "$(nproc)" && make install; } > "$folder/log" 2>&1 || { tail "$folder/log" >&2; exit 1; }; }
 (cd zlib-* && make_here ./configure --prefix="$folder/musl" --static)
-(cd libffi-* && make_here ./configure --prefix="$folder/musl" --disable-shared --disable-docs --disable-multi-os-directory)
+(cd libffi-* && make_here ./configure --prefix="$folder/musl" --disable-shared --disable-docs --disable-multi-os-directory \
+  --disable-exec-static-tramp)  # which needs headers of the kernel
 (cd Python-* && make_here ./configure --prefix="$folder/musl" --disable-test-modules --without-ensurepip)
-echo "$folder/musl/bin/python3.11"
+echo "$folder/musl-1.2.5/usr/lib/x86_64-linux-musl/libc.so $folder/musl/bin/python3.11"

