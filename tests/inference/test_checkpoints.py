@@ -209,7 +209,7 @@ def test_tensors_of_other_shapes_are_refused(tensor, shape, copy):
         ({"auto_map": {"AutoModel": "x.Y"}}, r"code of its own \(auto_map\).*mirror-rt export"),
         ({"is_decoder": True}, "does not compute is_decoder True"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
-        ({"hidden_act": "relu"}, "the activation 'relu'"),
+        ({"hidden_act": "mish"}, "the activation 'mish'"),
         ({"num_attention_heads": 5}, "5 heads of 32 numbers"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers 1000000000"),
         ({"num_hidden_layers": 10**6}, "1000000 layers"),
