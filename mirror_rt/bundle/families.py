@@ -265,6 +265,57 @@ FAMILIES = {
     ),
 }
 
+_PROJECTIONS = tuple(f"self_attn.{x}_proj" for x in "qkv")
+_GATED = ("mlp.gate_proj", "mlp.up_proj")
+# Encoders with rotary positions, and norms behind the halves of layers.
+_ROTARY = Tensors(
+    "nomic_bert",
+    positions="",
+    layer="layers.{}.",
+    query_key_value=_PROJECTIONS,
+    attention_out=("self_attn.o_proj",),
+    attention_norm="post_attention_layernorm",
+    inner=_GATED,
+    out=("mlp.down_proj",),
+    out_norm="post_mlp_layernorm",
+    biased=("norms",),
+    gated=True,
+    rotations={"full_attention": ("rope_theta", 1000.0)},
+    activation=("hidden_act", "silu"),
+    renamed=(
+        ("encoder.layers.", "layers."),
+        ("emb_ln", "embeddings.LayerNorm"),
+        ("attn.Wqkv", "+".join(_PROJECTIONS)),
+        ("attn.out_proj", "self_attn.o_proj"),
+        ("mlp.fc11", "mlp.up_proj"),
+        ("mlp.fc12", "mlp.gate_proj"),
+        ("mlp.fc2", "mlp.down_proj"),
+        ("norm1", "post_attention_layernorm"),
+        ("norm2", "post_mlp_layernorm"),
+    ),
+)
+FAMILIES |= {
+    "nomic_bert": Family(tensors=_ROTARY),
+    "gte": Family(
+        tensors=dataclasses.replace(
+            _ROTARY,
+            prefix="gte",
+            biased=("norms", "query_key_value", "attention_out", "out"),
+            rotations={"full_attention": ("rope_theta", 160_000.0)},
+            activation=("hidden_act", "gelu"),
+            renamed=(
+                ("new.", ""),
+                ("encoder.layer.", "layers."),
+                ("attention.qkv_proj", "+".join(_PROJECTIONS)),
+                ("attention.o_proj", "self_attn.o_proj"),
+                ("mlp.up_gate_proj", "mlp.up_proj+mlp.gate_proj"),
+                ("attn_ln", "post_attention_layernorm"),
+                ("mlp_ln", "post_mlp_layernorm"),
+            ),
+        )
+    ),
+}
+
 # Families that number positions from padding_idx + 1 on, so that texts have fewer tokens than the
 # table of positions has rows; in transformers they call `create_position_ids_from_input_ids`.
 SHIFTED = frozenset({

@@ -61,6 +61,12 @@ TINY = {
         "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}),
     "roformer": Tiny(config={"embedding_size": 16}),  # a family for which we have no row
 }  # fmt: skip
+# Families that the native engine computes, whose graphs are as PyTorch writes them.
+UNFUSED = {
+    "nomic_bert": Tiny(),
+    "gte": Tiny("unigram", ROBERTA_TOKENS, "cls", types=False, config=_ROBERTA | {
+        "max_position_embeddings": 128}),
+}  # fmt: skip
 
 
 def _rank_pieces(words: Iterable[str], size: int, inner: str = "") -> list[tuple[str, float]]:
@@ -149,7 +155,7 @@ def make_model(
         PreTrainedTokenizerFast,
     )
 
-    tiny = TINY[family]
+    tiny = (TINY | UNFUSED)[family]
     tokenizer = make_tokenizer(tiny, texts + SENTENCES)
     size = {
         "vocab_size": tokenizer.get_vocab_size(),
