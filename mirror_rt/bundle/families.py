@@ -294,6 +294,30 @@ _ROTARY = Tensors(
         ("norm2", "post_mlp_layernorm"),
     ),
 )
+# Decoders like Llama, whose norms are before the halves of layers.
+_DECODER = Tensors(
+    "model",
+    words="embed_tokens",
+    positions="",
+    types="",
+    norm="",
+    layer="layers.{}.",
+    query_key_value=_PROJECTIONS,
+    attention_out=("self_attn.o_proj",),
+    attention_norm="post_attention_layernorm",
+    inner=_GATED,
+    out=("mlp.down_proj",),
+    first_norm="input_layernorm",
+    last_norm="norm",
+    biased=(),
+    gated=True,
+    centred=False,
+    causal=True,
+    grouped=True,
+    rotations={"full_attention": ("rope_theta", 10_000.0)},
+    activation=("hidden_act", "silu"),
+    epsilon=("rms_norm_eps", 1e-6),
+)
 FAMILIES |= {
     "nomic_bert": Family(tensors=_ROTARY),
     "gte": Family(
@@ -313,6 +337,79 @@ FAMILIES |= {
                 ("mlp_ln", "post_mlp_layernorm"),
             ),
         )
+    ),
+    "qwen3": Family(
+        tensors=dataclasses.replace(
+            _DECODER, query_norm="self_attn.q_norm", key_norm="self_attn.k_norm"
+        )
+    ),
+    "eurobert": Family(
+        tensors=dataclasses.replace(_DECODER, causal=False, epsilon=("rms_norm_eps", 1e-5))
+    ),
+    "llama": Family(tensors=_DECODER),
+    "mistral": Family(
+        tensors=dataclasses.replace(
+            _DECODER, window="sliding_window", usual_window=4096, full_every=("", 0, 0)
+        )
+    ),
+    "gemma3_text": Family(
+        tensors=dataclasses.replace(
+            _DECODER,
+            attention_norm="pre_feedforward_layernorm",
+            query_norm="self_attn.q_norm",
+            key_norm="self_attn.k_norm",
+            attention_after="post_attention_layernorm",
+            out_after="post_feedforward_layernorm",
+            scaled=True,
+            rotations={
+                "full_attention": ("rope_theta", 1_000_000.0),
+                "sliding_attention": ("rope_local_base_freq", 10_000.0),
+            },
+            window="sliding_window",
+            usual_window=4096,
+            full_every=("sliding_window_pattern", 6, 1),
+            activation=("hidden_activation", "gelu_pytorch_tanh"),
+        )
+    ),
+    "jina_embeddings_v3": Family(
+        tensors=dataclasses.replace(
+            _ROTARY,
+            prefix="roberta",
+            inner=("mlp.fc1",),
+            out=("mlp.fc2",),
+            biased=Tensors("").biased,
+            gated=False,
+            rotations={"full_attention": ("rope_theta", 20_000.0)},
+            activation=("hidden_act", "gelu"),
+            epsilon=("layer_norm_eps", 1e-5),
+            renamed=(
+                ("encoder.layers.", "layers."),
+                ("emb_ln", "embeddings.LayerNorm"),
+                ("mixer.Wqkv", "+".join(_PROJECTIONS)),
+                ("mixer.out_proj", "self_attn.o_proj"),
+                ("norm1", "post_attention_layernorm"),
+                ("norm2", "post_mlp_layernorm"),
+            ),
+        ),
+    ),
+    "megatron-bert": Family(
+        tensors=Tensors(
+            "bert",
+            norm="",
+            attention_norm="ln",
+            first_norm="attention.ln",
+            last_norm="encoder.ln",
+        ),
+    ),
+    "xlm-roberta-xl": Family(
+        tensors=Tensors(
+            "roberta",
+            norm="",
+            attention_norm="LayerNorm",
+            first_norm="attention.self_attn_layer_norm",
+            last_norm="encoder.LayerNorm",
+            epsilon=("layer_norm_eps", 1e-5),
+        ),
     ),
 }
 

@@ -62,10 +62,24 @@ TINY = {
     "roformer": Tiny(config={"embedding_size": 16}),  # a family for which we have no row
 }  # fmt: skip
 # Families that the native engine computes, whose graphs are as PyTorch writes them.
+_DECODER = {"num_key_value_heads": 2, "head_dim": 12, "pad_token_id": 0, "bos_token_id": 2,
+            "eos_token_id": 3}  # fmt: skip
 UNFUSED = {
     "nomic_bert": Tiny(),
     "gte": Tiny("unigram", ROBERTA_TOKENS, "cls", types=False, config=_ROBERTA | {
         "max_position_embeddings": 128}),
+    "jina_embeddings_v3": Tiny("unigram", ROBERTA_TOKENS, types=False, config=_ROBERTA | {
+        "max_position_embeddings": 128}),
+    "megatron-bert": Tiny(),
+    "xlm-roberta-xl": Tiny("unigram", ROBERTA_TOKENS, types=False, config=_ROBERTA),
+    "eurobert": Tiny("bpe", types=False, config=_DECODER | {"mask_token_id": 4}),
+    "qwen3": Tiny("bpe", pooling="lasttoken", types=False, config=_DECODER),
+    "llama": Tiny("bpe", types=False, config=_DECODER | {"is_causal": False}),
+    "mistral": Tiny("bpe", pooling="lasttoken", types=False, config=_DECODER | {
+        "sliding_window": 16}),
+    "gemma3_text": Tiny("bpe", types=False, config=_DECODER | {
+        "sliding_window": 16, "query_pre_attn_scalar": 20, "use_bidirectional_attention": True,
+        "layer_types": ["sliding_attention", "full_attention"]}),
 }  # fmt: skip
 
 
