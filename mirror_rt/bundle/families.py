@@ -338,6 +338,7 @@ FAMILIES |= {
             ),
         )
     ),
+    "qwen2": Family(tensors=dataclasses.replace(_DECODER, biased=("query_key_value",))),
     "qwen3": Family(
         tensors=dataclasses.replace(
             _DECODER, query_norm="self_attn.q_norm", key_norm="self_attn.k_norm"
