@@ -109,6 +109,7 @@ class BoundEncoder {
     const Config& c = encoder_->config();
     const std::int64_t h = c.hidden, i = c.inner;
     if (rotary && c.size % 2 != 0) throw py::value_error("rotary needs heads of even size");
+    if (out_after && !c.pre_norm) throw py::value_error("out_after needs norms before layers");
     const LayerWeights weights{
         weight_of(query_key_value, h, c.queries() + 2 * c.keys(), "query_key_value"),
         weight_of(attention_out, c.queries(), h, "attention_out"),
