@@ -50,7 +50,7 @@ def engine_instruction_sets() -> list[str]:
 _Pair = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 class NativeEncoder:
-    """An encoder of the BERT family, or ModernBERT (csrc/engine/engine.h)."""
+    """A transformer that encodes texts (csrc/engine/engine.h)."""
 
     def __init__(
         self,
@@ -71,15 +71,23 @@ class NativeEncoder:
         skipped: npt.NDArray[np.float32] | None = None,
         gated: bool = False,
         pre_norm: bool = False,
+        key_heads: int,
+        size: int,
+        word_scale: float = 1.0,
+        raw: bool = False,
+        centred: bool = True,
+        causal: bool = False,
         instruction_set: str = "",
     ) -> None:
         """Take the embeddings: words [vocabulary, E] stay where they are, the rest is copied.
 
         `positions` is [n, E], or [n, 0] for none, `types` [types, E], `relative` [heads, 2 n - 1]
         by the distance of key from query, and a pair is a weight [inputs, outputs] and its bias,
-        or those of a layer normalisation. `gated` layers have twice as many inner columns, the
-        second half of which multiplies the first; with `pre_norm`, `out_norm` does not change what
-        layers add to.
+        or those of a normalisation, which takes the mean off if it is `centred`. `gated` layers
+        have twice as many inner columns, the second half of which multiplies the first; with
+        `pre_norm`, `out_norm` does not change what layers add to, and with `raw` neither does
+        `norm`. Heads have `size` numbers, and there are `key_heads` of keys and values; in
+        `causal` attention no token attends to one behind it.
         """
 
     def add_layer(
@@ -93,11 +101,17 @@ class NativeEncoder:
         out_norm: _Pair,
         window: int = 0,
         rotary: npt.NDArray[np.float32] | None = None,
+        query_norm: _Pair | None = None,
+        key_norm: _Pair | None = None,
+        attention_after: _Pair | None = None,
+        out_after: _Pair | None = None,
     ) -> None:
         """Pack the weights of one more layer, which are not kept.
 
         A token attends to those at most `window` tokens away, or to all for 0. `rotary` is
-        [n, H / heads], the cosines and then the sines of each position's angles; it is kept.
+        [n, size], the cosines and then the sines of each position's angles; it is kept. Of the
+        norms of queries and keys [size] the weights alone count; `attention_after` and `out_after`
+        normalise what the halves of a layer add.
         """
 
     def repeat_layer(self, layer: int) -> None:

@@ -21,7 +21,7 @@ from hub_server import TOKEN, HubServer
 from made_once import MadeOnce
 from needs import NEEDS, data_folder, is_here
 from paths import ROOT
-from tiny_models import TINY, make_model
+from tiny_models import TINY, UNFUSED, make_model
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that asks a hub is a bug
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -146,7 +146,8 @@ def tiny_bundle(made_once, tiny_model) -> Callable[[str], Path]:
     def export(family: str, out: Path) -> None:
         from mirror_export import ExportConfig, export_bundle  # which takes seconds
 
-        export_bundle(ExportConfig(str(tiny_model(family)), out, pooling=TINY[family].pooling))
+        pooling = (TINY | UNFUSED)[family].pooling
+        export_bundle(ExportConfig(str(tiny_model(family)), out, pooling=pooling))
 
     return functools.cache(
         lambda family: made_once(f"bundles/{family}", functools.partial(export, family))

@@ -45,8 +45,9 @@ Weight weight_of(const Pair& pair, std::int64_t depth, std::int64_t columns, con
           columns};
 }
 
-Norm norm_of(const Pair& pair, std::int64_t n, const char* name) {
-  return {checked(pair.first, {n}, name), checked(pair.second, {n}, name)};
+Norm norm_of(const std::optional<Pair>& pair, const Config& c, std::int64_t n, const char* name) {
+  if (!pair) return {};
+  return {checked(pair->first, {n}, name), checked(pair->second, {n}, name), c.centred};
 }
 
 /// An encoder, and the arrays that it reads: word vectors, and cosines and sines.
@@ -60,7 +61,8 @@ class BoundEncoder {
       float epsilon, const std::string& activation, const Floats& words, const Floats& positions,
       const Pair& norm, const std::optional<Floats>& types, const std::optional<Pair>& projection,
       const std::optional<Floats>& relative, std::int64_t skipped_id,
-      const std::optional<Floats>& skipped, bool gated, bool pre_norm,
+      const std::optional<Floats>& skipped, bool gated, bool pre_norm, std::int64_t key_heads,
+      std::int64_t size, float word_scale, bool raw, bool centred, bool causal,
       const std::string& instruction_set) {
     if (words.ndim() != 2 || positions.ndim() != 2) {
       throw py::value_error("words and positions must have two dimensions");
@@ -69,11 +71,14 @@ class BoundEncoder {
     c.precision = one_of<Precision>(
         precision, "precision",
         {{"fp32", Precision::float32}, {"bf16", Precision::bfloat16}, {"int8", Precision::int8}});
-    c.activation =
-        one_of<Activation>(activation, "activation",
-                           {{"gelu", Activation::gelu}, {"gelu_tanh", Activation::gelu_tanh}});
-    c.heads = heads, c.inner = inner, c.scale = scale, c.epsilon = epsilon;
-    c.gated = gated, c.pre_norm = pre_norm;
+    c.activation = one_of<Activation>(activation, "activation",
+                                      {{"gelu", Activation::gelu},
+                                       {"gelu_tanh", Activation::gelu_tanh},
+                                       {"silu", Activation::silu},
+                                       {"relu", Activation::relu}});
+    c.heads = heads, c.key_heads = key_heads, c.size = size, c.inner = inner;
+    c.scale = scale, c.word_scale = word_scale, c.epsilon = epsilon;
+    c.gated = gated, c.pre_norm = pre_norm, c.raw = raw, c.centred = centred, c.causal = causal;
     c.vocabulary = words.shape(0), c.embedded = words.shape(1), c.positions = positions.shape(0);
     c.hidden =
         projection && projection->first.ndim() == 2 ? projection->first.shape(1) : words.shape(1);
@@ -85,10 +90,11 @@ class BoundEncoder {
     if (positions.shape(1) != 0) {
       e.positions = checked(positions, {c.positions, c.embedded}, "positions");
     }
-    e.norm = norm_of(norm, c.embedded, "norm");
+    e.norm = norm_of(norm, c, c.embedded, "norm");
     if (types) e.types = checked(*types, {c.types, c.embedded}, "types");
     if (skipped) e.skipped = checked(*skipped, {c.embedded}, "skipped");
     if (relative) e.relative = checked(*relative, {heads, 2 * c.positions - 1}, "relative");
+    if (raw && projection) throw py::value_error("raw embeddings are not projected");
     if (projection) e.projection = weight_of(*projection, c.embedded, c.hidden, "projection");
     const Isa* isa = find_isa(instruction_set.c_str());
     if (isa == nullptr) throw py::value_error("this processor has no " + instruction_set);
@@ -97,19 +103,26 @@ class BoundEncoder {
 
   void add_layer(const Pair& query_key_value, const Pair& attention_out, const Pair& attention_norm,
                  const Pair& inner, const Pair& out, const Pair& out_norm, std::int64_t window,
-                 const std::optional<Floats>& rotary) {
+                 const std::optional<Floats>& rotary, const std::optional<Pair>& query_norm,
+                 const std::optional<Pair>& key_norm, const std::optional<Pair>& attention_after,
+                 const std::optional<Pair>& out_after) {
     const Config& c = encoder_->config();
     const std::int64_t h = c.hidden, i = c.inner;
-    if (rotary && h / c.heads % 2 != 0) throw py::value_error("rotary needs heads of even size");
+    if (rotary && c.size % 2 != 0) throw py::value_error("rotary needs heads of even size");
+    if (out_after && !c.pre_norm) throw py::value_error("out_after needs norms before layers");
     const LayerWeights weights{
-        weight_of(query_key_value, h, 3 * h, "query_key_value"),
-        weight_of(attention_out, h, h, "attention_out"),
-        norm_of(attention_norm, h, "attention_norm"),
+        weight_of(query_key_value, h, c.queries() + 2 * c.keys(), "query_key_value"),
+        weight_of(attention_out, c.queries(), h, "attention_out"),
+        norm_of(attention_norm, c, h, "attention_norm"),
         weight_of(inner, h, c.gated ? 2 * i : i, "inner"),
         weight_of(out, i, h, "out"),
-        norm_of(out_norm, h, "out_norm"),
+        norm_of(out_norm, c, h, "out_norm"),
         window > 0 ? std::min(window, c.positions) : c.positions,
-        rotary ? checked(*rotary, {c.positions, h / c.heads}, "rotary") : nullptr};
+        rotary ? checked(*rotary, {c.positions, c.size}, "rotary") : nullptr,
+        norm_of(query_norm, c, c.size, "query_norm").weight,
+        norm_of(key_norm, c, c.size, "key_norm").weight,
+        norm_of(attention_after, c, h, "attention_after"),
+        norm_of(out_after, c, h, "out_after")};
     if (rotary) kept_.push_back(*rotary);
     py::gil_scoped_release release;
     encoder_->add_layer(weights);
@@ -136,6 +149,7 @@ class BoundEncoder {
                                       {{"mean", Pooling::mean},
                                        {"mean-without-special", Pooling::inner},
                                        {"cls", Pooling::first},
+                                       {"lasttoken", Pooling::last},
                                        {"max", Pooling::maximum},
                                        {"none", Pooling::none}});
     const Config& c = encoder_->config();
@@ -195,16 +209,21 @@ void bind_engine(py::module_& m) {
   m.def(
       "engine_instruction_sets", [] { return mirror_rt::supported_names(kIsas); },
       "Instruction sets of NativeEncoder that this processor has, the most capable last.");
-  py::class_<BoundEncoder>(m, "NativeEncoder", py::module_local(), "An encoder of the BERT family.")
+  py::class_<BoundEncoder>(m, "NativeEncoder", py::module_local(),
+                           "A transformer that encodes texts.")
       .def(py::init(&BoundEncoder::make), py::kw_only(), py::arg("precision"), py::arg("heads"),
            py::arg("inner"), py::arg("scale"), py::arg("epsilon"), py::arg("activation"),
            py::arg("words"), py::arg("positions"), py::arg("norm"), py::arg("types") = py::none(),
            py::arg("projection") = py::none(), py::arg("relative") = py::none(),
            py::arg("skipped_id") = -1, py::arg("skipped") = py::none(), py::arg("gated") = false,
-           py::arg("pre_norm") = false, py::arg("instruction_set") = "")
+           py::arg("pre_norm") = false, py::arg("key_heads"), py::arg("size"),
+           py::arg("word_scale") = 1.0f, py::arg("raw") = false, py::arg("centred") = true,
+           py::arg("causal") = false, py::arg("instruction_set") = "")
       .def("add_layer", &BoundEncoder::add_layer, py::kw_only(), py::arg("query_key_value"),
            py::arg("attention_out"), py::arg("attention_norm"), py::arg("inner"), py::arg("out"),
            py::arg("out_norm"), py::arg("window") = 0, py::arg("rotary") = py::none(),
+           py::arg("query_norm") = py::none(), py::arg("key_norm") = py::none(),
+           py::arg("attention_after") = py::none(), py::arg("out_after") = py::none(),
            "Pack the weights of one more layer, which are not kept.")
       .def("repeat_layer", &BoundEncoder::repeat_layer, py::arg("layer"),
            "Add a layer that shares the weights of an earlier one.")

@@ -50,6 +50,24 @@ inline void lay_out_values(const Head& head, std::int64_t wide, std::int32_t* va
   }
 }
 
+/// Divides the numbers of each row by the root of their mean square, and scales them.
+template <class T>
+inline void normalize_head(const Head& head, const float* norm, T* x) {
+  for (std::int64_t j = 0; j < head.tokens; ++j, x += head.stride) {
+    Vec squares = {};
+    for (std::int64_t d = 0; d < head.size; d += kLanes) {
+      const Vec a = loadu(x + d, head.size - d);
+      squares += a * a;
+    }
+    const float mean = sum_of(squares) / static_cast<float>(head.size);
+    const Vec factor = all(1.0f / __builtin_sqrtf(mean + head.epsilon));
+    for (std::int64_t d = 0; d < head.size; d += kLanes) {
+      const std::int64_t n = head.size - d;
+      storeu(x + d, loadu(x + d, n) * factor * loadu(norm + d, n), n);
+    }
+  }
+}
+
 /// Rotates each number of the rows with the one half a head further, by the angle of its position.
 template <class T>
 inline void rotate(const Head& head, T* x) {
@@ -73,8 +91,8 @@ inline float exponentials(const Head& head, std::int64_t row, std::int64_t begin
                           typename Op::Unit* units) {
   auto* scores = reinterpret_cast<float*>(units);
   auto* powers = reinterpret_cast<typename Op::Number*>(units);
-  const auto first = static_cast<std::int32_t>(larger<std::int64_t>(row - head.window, 0));
-  const auto last = static_cast<std::int32_t>(smaller(row + head.window + 1, head.tokens));
+  const auto first = static_cast<std::int32_t>(larger<std::int64_t>(row - head.back, 0));
+  const auto last = static_cast<std::int32_t>(smaller(row + head.ahead + 1, head.tokens));
   const Vec factor = all(head.scale * 1.44269504f);
   const float* relative = head.relative == nullptr ? nullptr : head.relative - row;
   Vec most = all(-kInfinity);
@@ -161,8 +179,8 @@ struct QueryRows {
   template <int R>
   void operator()(std::int64_t row) const {
     const Head& head = t.head;
-    const std::int64_t begin = larger<std::int64_t>(row - head.window, 0) / kColumns * kColumns;
-    const std::int64_t end = smaller(row + R + head.window, head.tokens);
+    const std::int64_t begin = larger<std::int64_t>(row - head.back, 0) / kColumns * kColumns;
+    const std::int64_t end = smaller(row + R + head.ahead, head.tokens);
     columns_of<R>(row, begin, end, Scores<Op>{t});
     float inverse[R];
     for (int r = 0; r < R; ++r) {
@@ -179,12 +197,16 @@ inline void attend_in(const Head& head, void* scratch) {
   const std::int64_t padded = round_up(head.tokens, kPanel), wide = round_up(head.size, kLanes);
   auto* keys = static_cast<typename Op::Unit*>(scratch);
   auto *values = keys + padded * head.size, *scores = values + padded * wide;
-  if (head.rotary != nullptr) {
-    rotate(head, static_cast<Number*>(head.query));
-    rotate(head, static_cast<Number*>(head.key));
+  const auto prepare = [&](void* rows, const float* norm) {
+    if (norm != nullptr) normalize_head(head, norm, static_cast<Number*>(rows));
+    if (head.rotary != nullptr) rotate(head, static_cast<Number*>(rows));
+  };
+  prepare(head.query, head.query_norm);
+  if (!head.laid_out) {
+    prepare(head.key, head.key_norm);
+    lay_out_keys(head, head.size / Op::kSize, keys);
+    lay_out_values(head, wide, values);
   }
-  lay_out_keys(head, head.size / Op::kSize, keys);
-  lay_out_values(head, wide, values);
   in_steps(0, head.tokens, QueryRows<Op>{{head, keys, values, scores, padded, wide}});
 }
 

@@ -23,14 +23,18 @@ void check(const Config& c) {
   in_range("the hidden size", c.hidden, kWidest);
   in_range("the inner size", c.inner, kWidest);
   in_range("the size of embeddings", c.embedded, kWidest);
-  in_range("the number of heads", c.heads, c.hidden);
+  in_range("the number of heads", c.heads, kWidest);
+  in_range("the size of a head", c.size, kWidest / c.heads);
+  in_range("the number of heads of keys", c.key_heads, c.heads);
   in_range("the number of positions", c.positions, kMostPositions);
   in_range("the size of the vocabulary", c.vocabulary, std::numeric_limits<std::int32_t>::max());
-  if (c.hidden % c.heads != 0) {
-    throw std::invalid_argument("heads do not divide the hidden size");
+  if (c.heads % c.key_heads != 0) {
+    throw std::invalid_argument("the heads of keys do not divide those of queries");
   }
-  if (!std::isfinite(c.scale) || !(c.epsilon >= 0) || std::isinf(c.epsilon)) {
-    throw std::invalid_argument("scale and epsilon must be finite, and epsilon not negative");
+  if (c.raw && !c.pre_norm) throw std::invalid_argument("raw embeddings need norms before layers");
+  if (!std::isfinite(c.scale) || !std::isfinite(c.word_scale) || !(c.epsilon >= 0) ||
+      std::isinf(c.epsilon)) {
+    throw std::invalid_argument("scales and epsilon must be finite, and epsilon not negative");
   }
 }
 
@@ -53,10 +57,11 @@ Encoder::Encoder(const Config& config, const Isa& isa, const EmbeddingWeights& w
 
 Encoder::PackedNorm::PackedNorm(const Norm& norm, std::int64_t n)
     : weight(copy_rows(norm.weight, 1, n, round_up(n, kPanel))),
-      bias(copy_rows(norm.bias, 1, n, round_up(n, kPanel))) {}
+      bias(copy_rows(norm.bias, 1, n, round_up(n, kPanel))),
+      centred(norm.centred) {}
 
 bool Encoder::attends_in_pairs() const {
-  const bool even = config_.hidden / config_.heads % 2 == 0;
+  const bool even = config_.size % 2 == 0;
   return even && (config_.precision == Precision::bfloat16 ||
                   (config_.precision == Precision::int8 && isa_.pairs));
 }
@@ -65,10 +70,12 @@ void Encoder::add_layer(const LayerWeights& w) {
   const auto pack = [&](const Weight& weight) {
     return PackedMatrix(isa_, config_.precision, weight, weights_);
   };
+  const std::int64_t n = config_.hidden, size = config_.size;
   layers_.push_back(std::make_shared<const Layer>(
       Layer{pack(w.query_key_value), pack(w.attention_out), pack(w.inner), pack(w.out),
-            PackedNorm(w.attention_norm, config_.hidden), PackedNorm(w.out_norm, config_.hidden),
-            w.window, w.rotary}));
+            PackedNorm(w.attention_norm, n), PackedNorm(w.out_norm, n),
+            PackedNorm(w.attention_after, n), PackedNorm(w.out_after, n), w.window, w.rotary,
+            copy_rows(w.query_norm, 1, size, size), copy_rows(w.key_norm, 1, size, size)}));
 }
 
 void Encoder::repeat_layer(std::int64_t layer) {

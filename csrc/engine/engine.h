@@ -1,4 +1,4 @@
-// An encoder of the BERT family, or ModernBERT, on tokens without padding.
+// A transformer that encodes tokens without padding: all families, described by sizes and flags.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,26 @@ struct Config {
   Precision precision;
   std::int64_t hidden;  // H
   std::int64_t heads;
-  std::int64_t inner;     // width of the feed-forward layer
-  std::int64_t embedded;  // width of the embeddings, H unless they are projected
+  std::int64_t key_heads;  // each for as many heads of queries
+  std::int64_t size;       // of a head
+  std::int64_t inner;      // width of the feed-forward layer
+  std::int64_t embedded;   // width of the embeddings, H unless they are projected
   std::int64_t vocabulary;
   std::int64_t positions;  // most tokens of a text
   std::int64_t types;      // of tokens
   float scale;             // of the scores of attention
-  float epsilon;           // of layer normalisation
+  float word_scale;        // of the vectors of words
+  float epsilon;           // of all norms
   Activation activation;
   bool gated;     // the inner layer is activation(a) * b, of products [a, b] by 2 I columns
   bool pre_norm;  // layers add to what is not normalised; `out_norm` is what follows a layer
+  bool raw;       // of such: layers add to embeddings before the norm, which is the first layer's
+  bool centred;   // whether norms take the mean off
+  bool causal;    // whether tokens attend to none behind them
   std::int64_t skipped_id;  // a token that has no position of its own (RoBERTa); -1 for none
+
+  std::int64_t queries() const { return heads * size; }
+  std::int64_t keys() const { return key_heads * size; }
 };
 
 /// Refuses sizes that do not go together, or for which a size, an index or a sum of int8 products
@@ -55,18 +64,21 @@ struct EmbeddingWeights {
 };
 
 struct LayerWeights {
-  Weight query_key_value;  // [H, 3 H]
-  Weight attention_out;    // [H, H]
+  Weight query_key_value;  // [H, queries + 2 keys]
+  Weight attention_out;    // [queries, H]
   Norm attention_norm;
   Weight inner;  // [H, I], or [H, 2 I] if it is gated
   Weight out;    // [I, H]
   Norm out_norm;
-  std::int64_t window;  // how far a token attends; `positions` for everywhere
-  const float* rotary;  // [positions, H / heads] cosines and sines, kept by the caller; or null
+  std::int64_t window;      // how far a token attends; `positions` for everywhere
+  const float* rotary;      // [positions, size] cosines and sines, kept by the caller; or null
+  const float* query_norm;  // [size]; null for none
+  const float* key_norm;
+  Norm attention_after, out_after;  // of what a half of a layer adds; of null for none
 };
 
 /// `inner` is the mean of the tokens between the first and the last, NaN where there is none.
-enum class Pooling { mean, inner, first, maximum, none };
+enum class Pooling { mean, inner, first, last, maximum, none };
 
 /// Texts as token ids one after the other; text i is ids[offsets[i]] .. ids[offsets[i + 1]].
 struct Texts {
@@ -113,14 +125,16 @@ class Encoder {
  private:
   struct PackedNorm {
     PackedNorm(const Norm& norm, std::int64_t n);
-    Norm get() const { return {weight.get(), bias.get()}; }
+    Norm get() const { return {weight.get(), bias.get(), centred}; }
     Buffer<float> weight, bias;
+    bool centred;
   };
   struct Layer {
     PackedMatrix query_key_value, attention_out, inner, out;
-    PackedNorm attention_norm, out_norm;
+    PackedNorm attention_norm, out_norm, attention_after, out_after;
     std::int64_t window;
     const float* rotary;
+    Buffer<float> query_norm, key_norm;
   };
   struct Group;
 
@@ -132,7 +146,9 @@ class Encoder {
   void products(Phases::Member& member, const Group& group, const Operand& a,
                 const PackedMatrix& weights, const Result& result) const;
   void attention(Phases::Member& member, const Group& group, const Layer& layer) const;
-  void normalize_rows(Phases::Member& member, const Group& group, const PackedNorm& of) const;
+  void add_rows(Phases::Member& member, const Group& group, const Operand& a,
+                const PackedMatrix& weights, const Rows& between, const PackedNorm& after,
+                const PackedNorm& norm) const;
   void convert_rows(Phases::Member& member, const Group& group, const Rows& from, std::int64_t n,
                     const Operand& to, Activation gate = Activation::none) const;
   bool attends_in_pairs() const;

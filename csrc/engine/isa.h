@@ -41,7 +41,7 @@ enum class Precision { float32, bfloat16, int8 };
 static inline std::int64_t bytes_of(Precision precision) {
   return precision == Precision::float32 ? 4 : precision == Precision::bfloat16 ? 2 : 1;
 }
-enum class Activation { none, gelu, gelu_tanh };
+enum class Activation { none, gelu, gelu_tanh, silu, relu };
 
 /// A packed weight matrix, the right operand of a product.
 struct Matrix {
@@ -70,10 +70,11 @@ struct Result {
   Activation activation = Activation::none;
 };
 
-/// The weights of a layer normalisation; for `normalize` they are padded with zeros.
+/// The weights of a normalisation; for `normalize` they are padded with zeros.
 struct Norm {
   const float* weight;
   const float* bias;
+  bool centred;  // whether the mean is taken off first, which root mean squares do not
 };
 
 /// One head of one text.
@@ -84,9 +85,14 @@ struct Head {
   bool pairs;  // whether these are bfloat16, and so are multiplied
   std::int64_t stride;
   std::int64_t tokens;
-  std::int64_t size;      // numbers of a head
-  float scale;            // of the scores
-  std::int64_t window;    // keys at most so far from a query count
+  std::int64_t size;        // numbers of a head
+  float scale;              // of the scores
+  std::int64_t back;        // keys at most so far before a query count,
+  std::int64_t ahead;       // and so far behind it
+  const float* query_norm;  // scales by which queries and keys are normalised; null for none
+  const float* key_norm;
+  float epsilon;          // of these norms
+  bool laid_out;          // whether `scratch` has the keys and values of the head before
   const float* relative;  // bias of key j for query i at [j - i]; null for none
   const float* rotary;    // cosines and sines of each position, [tokens][size]; null for none
   void* out;              // context, row by row

@@ -69,10 +69,11 @@ Encoder::Group Encoder::prepare(const Texts& texts, Pooling pooling, float* out,
   g.hidden = rows(space.hidden, g.tokens, c.hidden);
   // Embeddings that are projected begin in `wide`, and in `middle`.
   g.wide = rows(space.wide, g.tokens,
-                std::max({3 * c.hidden, c.gated ? 2 * c.inner : c.inner, c.embedded}));
-  g.scratch = rows(space.scratch, threads, attention_scratch(longest(texts), c.hidden / c.heads));
+                std::max({c.queries() + 2 * c.keys(), c.gated ? 2 * c.inner : c.inner, c.embedded,
+                          c.hidden}));
+  g.scratch = rows(space.scratch, threads, attention_scratch(longest(texts), c.size));
   if (c.precision != Precision::bfloat16 || c.pre_norm) {
-    g.context = rows(space.context, g.tokens, c.hidden);
+    g.context = rows(space.context, g.tokens, std::max(c.hidden, c.queries()));
   }
   g.normed = c.pre_norm ? g.context : g.hidden;
   if (c.precision == Precision::float32) {
@@ -80,11 +81,12 @@ Encoder::Group Encoder::prepare(const Texts& texts, Pooling pooling, float* out,
     g.middle = {g.wide.values, g.wide.stride};
     g.attended = {g.context.values, g.context.stride};
   } else {
-    const std::int64_t stride = round_up(std::max({c.inner, c.hidden, c.embedded}), kPanel);
+    const std::int64_t widest = std::max({c.inner, c.hidden, c.queries(), c.embedded});
+    const std::int64_t stride = round_up(widest, kPanel);
     g.input = space.input.reserve(c.precision, g.tokens, g.hidden.stride);
     g.middle = space.middle.reserve(c.precision, g.tokens, stride);
     g.attended = g.middle;
-    g.attended.stride = g.hidden.stride;
+    g.attended.stride = round_up(c.queries(), kPanel);
   }
   return g;
 }
@@ -97,7 +99,7 @@ void Encoder::embed(const Group& g, std::int64_t text) const {
     const std::int64_t row = g.texts.start(text) + i, token = g.texts.offsets[text] + i;
     const std::int64_t id = g.texts.ids[token];
     float* x = (projected ? g.wide : g.hidden).at(row);
-    std::copy_n(words_ + id * n, n, x);
+    for (std::int64_t k = 0; k < n; ++k) x[k] = words_[id * n + k] * config_.word_scale;
     std::fill(x + n, x + stride, 0.0f);
     if (positions_.get() != nullptr) {
       const bool skipped = id == config_.skipped_id;
@@ -108,8 +110,8 @@ void Encoder::embed(const Group& g, std::int64_t text) const {
       const float* type = types_.get() + (g.texts.types ? g.texts.types[token] : 0) * stride;
       for (std::int64_t k = 0; k < n; ++k) x[k] += type[k];
     }
-    isa_.normalize(config_.precision, x, x, n, embeddings_norm_.get(), config_.epsilon,
-                   projected ? g.middle : g.input, row);
+    isa_.normalize(config_.precision, x, config_.raw ? g.normed.at(row) : x, n,
+                   embeddings_norm_.get(), config_.epsilon, projected ? g.middle : g.input, row);
   }
 }
 
@@ -126,37 +128,61 @@ void Encoder::products(Phases::Member& member, const Group& g, const Operand& a,
 
 void Encoder::attention(Phases::Member& member, const Group& g, const Layer& layer) const {
   const Config& c = config_;
-  const std::int64_t size = c.hidden / c.heads, distances = 2 * c.positions - 1;
+  const std::int64_t size = c.size, distances = 2 * c.positions - 1, group = c.heads / c.key_heads;
   const bool halves = c.precision == Precision::bfloat16, pairs = attends_in_pairs();
   const std::int64_t width = halves ? 2 : 4, step = pairs ? 2 : 4;
+  const std::int64_t out_stride = halves ? g.attended.stride : g.context.stride;
   auto* wide = reinterpret_cast<char*>(g.wide.values);
   auto* out = static_cast<char*>(halves ? g.attended.values : g.context.values);
-  member.run(g.texts.count * c.heads, [&](std::int64_t task) {
-    const std::int64_t text = task / c.heads, number = task % c.heads, start = g.texts.start(text);
-    char* query = wide + (start * g.wide.stride + number * size) * step;
-    const float* relative = relative_.get();
-    if (relative != nullptr) relative += number * (distances + kPanel) + c.positions - 1;
+  member.run(g.texts.count * c.key_heads, [&](std::int64_t task) {
+    const std::int64_t text = task / c.key_heads, keys = task % c.key_heads;
+    const std::int64_t start = g.texts.start(text);
+    char* row = wide + start * g.wide.stride * step;
     Head head{};
-    head.query = query, head.key = query + c.hidden * step;
-    head.value = query + 2 * c.hidden * step, head.pairs = pairs;
+    head.key = row + (c.queries() + keys * size) * step;
+    head.value = row + (c.queries() + c.keys() + keys * size) * step, head.pairs = pairs;
     head.stride = g.wide.stride, head.tokens = g.texts.length(text), head.size = size;
-    head.scale = c.scale, head.window = layer.window;
-    head.relative = relative, head.rotary = layer.rotary;
-    head.out = out + (start * g.hidden.stride + number * size) * width;
-    head.out_stride = g.hidden.stride, head.halves = halves;
-    isa_.attend(head, g.scratch.at(member.thread()));
+    head.scale = c.scale, head.back = layer.window, head.ahead = c.causal ? 0 : layer.window;
+    head.query_norm = layer.query_norm.get(), head.key_norm = layer.key_norm.get();
+    head.epsilon = c.epsilon, head.rotary = layer.rotary;
+    head.out_stride = out_stride, head.halves = halves;
+    for (std::int64_t number = keys * group; number < (keys + 1) * group; ++number) {
+      head.query = row + number * size * step;
+      head.relative = relative_.get();
+      if (head.relative != nullptr) {
+        head.relative += number * (distances + kPanel) + c.positions - 1;
+      }
+      head.out = out + (start * out_stride + number * size) * width;
+      isa_.attend(head, g.scratch.at(member.thread()));
+      head.laid_out = true;
+    }
     // The last pair of an odd number has a zero as its second, which no head writes.
-    for (std::int64_t i = 0; halves && number == 0 && i < head.tokens; ++i) {
-      auto* row = reinterpret_cast<std::uint16_t*>(out) + (start + i) * g.hidden.stride;
-      std::fill(row + c.hidden, row + round_up(c.hidden, 2), std::uint16_t{0});
+    for (std::int64_t i = 0; halves && keys == 0 && i < head.tokens; ++i) {
+      auto* last = reinterpret_cast<std::uint16_t*>(out) + (start + i) * out_stride;
+      std::fill(last + c.queries(), last + round_up(c.queries(), 2), std::uint16_t{0});
     }
   });
 }
 
-void Encoder::normalize_rows(Phases::Member& member, const Group& g, const PackedNorm& of) const {
+/// Adds a product to `hidden`, normalised `after` by way of `between` if the layer has that norm,
+/// and normalises what it is then.
+void Encoder::add_rows(Phases::Member& member, const Group& g, const Operand& a,
+                       const PackedMatrix& weights, const Rows& between, const PackedNorm& after,
+                       const PackedNorm& norm) const {
+  const std::int64_t n = config_.hidden;
+  const bool direct = after.weight.get() == nullptr;
+  const Rows& to = direct ? g.hidden : between;
+  products(member, g, a, weights, {to.values, to.stride, direct});
   for_rows(member, g.tokens, [&](std::int64_t row) {
-    isa_.normalize(config_.precision, g.hidden.at(row), g.normed.at(row), config_.hidden, of.get(),
-                   config_.epsilon, g.input, row);
+    float* x = g.hidden.at(row);
+    if (!direct) {
+      float* part = between.at(row);
+      isa_.normalize(Precision::float32, part, part, n, after.get(), config_.epsilon,
+                     {between.values, between.stride}, row);
+      for (std::int64_t k = 0; k < n; ++k) x[k] += part[k];
+    }
+    isa_.normalize(config_.precision, x, g.normed.at(row), n, norm.get(), config_.epsilon, g.input,
+                   row);
   });
 }
 
@@ -170,13 +196,12 @@ void Encoder::convert_rows(Phases::Member& member, const Group& g, const Rows& f
 void Encoder::run_layer(Phases::Member& member, const Group& g, const Layer& layer) const {
   const Config& c = config_;
   const bool converts = c.precision == Precision::int8;
-  const Result sum{g.hidden.values, g.hidden.stride, true};
   products(member, g, g.input, layer.query_key_value,
            {g.wide.values, g.wide.stride, false, attends_in_pairs()});
   attention(member, g, layer);
-  if (converts) convert_rows(member, g, g.context, c.hidden, g.attended);
-  products(member, g, g.attended, layer.attention_out, sum);
-  normalize_rows(member, g, layer.attention_norm);
+  if (converts) convert_rows(member, g, g.context, c.queries(), g.attended);
+  add_rows(member, g, g.attended, layer.attention_out, g.wide, layer.attention_after,
+           layer.attention_norm);
   if (c.gated) {
     products(member, g, g.input, layer.inner, {g.wide.values, g.wide.stride});
     convert_rows(member, g, g.wide, c.inner, g.middle, c.activation);
@@ -186,8 +211,7 @@ void Encoder::run_layer(Phases::Member& member, const Group& g, const Layer& lay
     products(member, g, g.input, layer.inner, {to.values, to.stride, false, halves, c.activation});
     if (converts) convert_rows(member, g, g.wide, c.inner, g.middle);
   }
-  products(member, g, g.middle, layer.out, sum);
-  normalize_rows(member, g, layer.out_norm);
+  add_rows(member, g, g.middle, layer.out, g.context, layer.out_after, layer.out_norm);
 }
 
 void Encoder::pool(const Group& g, std::int64_t text) const {
@@ -199,6 +223,10 @@ void Encoder::pool(const Group& g, std::int64_t text) const {
     return;
   }
   float* out = g.out + text * n;
+  if (g.pooling == Pooling::first || g.pooling == Pooling::last) {
+    std::copy_n(g.normed.at(g.pooling == Pooling::first ? start : start + length - 1), n, out);
+    return;
+  }
   const bool inner = g.pooling == Pooling::inner, mean = inner || g.pooling == Pooling::mean;
   const std::int64_t begin = start + inner, end = start + length - inner;
   if (begin >= end) {
@@ -206,7 +234,7 @@ void Encoder::pool(const Group& g, std::int64_t text) const {
     return;
   }
   float* pooled = g.normed.at(begin);  // pooled into the first row
-  for (std::int64_t row = begin + 1; g.pooling != Pooling::first && row < end; ++row) {
+  for (std::int64_t row = begin + 1; row < end; ++row) {
     const float* x = g.normed.at(row);
     for (std::int64_t k = 0; k < n; ++k) {
       // A NaN is larger than all.

@@ -70,7 +70,7 @@ void normalize(Precision precision, const float* x, float* y, std::int64_t n, co
   const auto count = static_cast<std::int32_t>(n);
   Vec total = {}, squares = {};
   for (std::int64_t i = 0; i < end; i += kLanes) total += loadu(x + i);  // padding is 0
-  const float mean = sum_of(total) / static_cast<float>(n);
+  const float mean = norm.centred ? sum_of(total) / static_cast<float>(n) : 0.0f;
   for (std::int64_t i = 0; i < end; i += kLanes) {
     const Vec difference = lane_numbers(i) < count ? loadu(x + i) - mean : Vec{};
     squares += difference * difference;

@@ -260,9 +260,15 @@ inline Vec gelu_tanh(Vec x) {
   return x / (exp2(smaller(power, all(126.0f))) + 1.0f);
 }
 
+/// Returns x / (1 + e^-x).
+inline Vec silu(Vec x) { return x / (exp2(smaller(x * -1.44269504f, all(126.0f))) + 1.0f); }
+
 inline Vec activate(Vec x, Activation activation) {
   if (activation == Activation::none) return x;
-  return activation == Activation::gelu ? gelu(x) : gelu_tanh(x);
+  if (activation == Activation::gelu) return gelu(x);
+  if (activation == Activation::gelu_tanh) return gelu_tanh(x);
+  if (activation == Activation::silu) return silu(x);
+  return x < 0.0f ? Vec{} : x;  // NaN stays
 }
 
 }  // namespace

@@ -38,8 +38,8 @@ struct OperandBuffer {
 
 struct Workspace {
   Buffer<float> hidden;         // [tokens, H], added to by each half of a layer
-  Buffer<float> wide;           // [tokens, 3 H] queries, keys, values; or [tokens, I]
-  Buffer<float> context;        // [tokens, H]
+  Buffer<float> wide;           // [tokens] queries, keys, values; or [tokens, I]
+  Buffer<float> context;        // [tokens] contexts, or [tokens, H] that is normalised
   OperandBuffer input, middle;  // of the product by H, and by H or I
   Buffer<float> scratch;        // of attention, for each thread
 };

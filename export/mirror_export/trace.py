@@ -18,7 +18,7 @@ from mirror_export.load import Loaded
 from mirror_export.parity import PARITY_BATCH, parity_pairs, parity_texts
 from mirror_rt import Manifest
 from mirror_rt.bundle.description import describe_folder
-from mirror_rt.bundle.families import FAMILIES, GENERIC, family_of, takes_token_types
+from mirror_rt.bundle.families import FAMILIES, family_of, takes_token_types
 from mirror_rt.bundle.manifest import Layout, with_records
 from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.errors import ConfigError
@@ -185,12 +185,12 @@ def _input_names(pretrained: Pretrained) -> tuple[str, ...]:
 
 def _tell_of_missing_fusion(pretrained: Pretrained, fused: dict[str, int]) -> None:
     family, config = family_of(pretrained.model), pretrained.model.config
-    if family is GENERIC:
+    if not family.fused:
         logger.warning(
             "no fusion is known for the family %r: its attention stays as PyTorch wrote it, which "
             "works (known are %s)",
             config.model_type,
-            ", ".join(FAMILIES),
+            ", ".join(name for name, known in FAMILIES.items() if known.fused),
         )
         return
     for operator, count in family.expected(config.num_hidden_layers).items():

@@ -93,7 +93,7 @@ def open_weights(described: ModelDescription) -> MappedTensors:
     path, names = described.weights, checkpoint_family(described).tensors
     assert path is not None
     assert names is not None
-    own = partial(_own_name, prefixes=(*_WRAPPERS, f"{names.prefix}."))
+    own = partial(_own_name, prefixes=(*_WRAPPERS, f"{names.prefix}."), renamed=names.renamed)
     if path.name == WEIGHTS:
         return MappedTensors(path, [path], own)
     return MappedTensors(path, [path.parent / name for name in shards_of(path)], own)
@@ -116,14 +116,23 @@ def shards_of(index: Path) -> list[str]:
     return sorted({*places.values()})
 
 
-def _own_name(stored: str, prefixes: tuple[str, ...]) -> str:
-    """Return the name of a tensor without what other libraries and models put around it."""
+def _own_name(
+    stored: str, prefixes: tuple[str, ...], renamed: tuple[tuple[str, str], ...]
+) -> list[str]:
+    """Return the name of a tensor without what other libraries and models put around it.
+
+    Several are the names of its equal parts.
+    """
     name = stored
     while prefix := next(filter(name.startswith, prefixes), ""):
         name = name.removeprefix(prefix)
     for old, new in _OLD_NORMS.items():
         name = name.removesuffix(old) + new if name.endswith(old) else name
-    return name
+    for published, known in renamed:
+        if published in name:
+            before, after = name.split(published, 1)
+            name = "+".join(f"{before}{one}{after}" for one in known.split("+"))
+    return name.split("+")
 
 
 def refuse_pickled(described: ModelDescription) -> None:

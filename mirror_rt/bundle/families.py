@@ -47,14 +47,31 @@ class Tensors:
 
     Attributes:
         prefix: what is before all names where the model has a head.
-        words, positions, types, norm: of the embeddings.
+        words, positions, types, norm: of the embeddings; without a norm of their own, layers add
+            to what they are before that of the first layer.
         projection: from the embeddings to the layers; left out where their widths are equal.
         layer: what is before the names of a layer, with the number of its group, and of the layer
             in that group.
+        inner: what enters the feed-forward part; where it is gated, what is activated comes first.
         first_norm: of a layer that normalises what enters it: the norm before its attention.
         last_norm: of such a family: the norm behind all layers.
+        query_norm, key_norm: of the heads.
+        attention_after, out_after: norms of what the halves of a layer add.
         relative: the bias of the scores by distance.
-        biased: whether matrices and norms have biases.
+        biased: the fields above whose matrices have biases, and `norms` where norms have them.
+        gated: whether a second product multiplies what is activated.
+        centred: whether norms take the mean off.
+        causal: whether tokens attend to none behind them, unless config.json says otherwise.
+        grouped: whether config.json has the size of heads, and the number of those of keys.
+        scaled: whether words, norms and scores are scaled as by Gemma.
+        rotations: field of config.json with the base of rotary frequencies, and its usual value,
+            of layers with `full_attention` and with `sliding_attention`; empty for no rotation.
+        window, usual_window: field of config.json with the tokens of a window.
+        full_every: which layers attend to all tokens, where no `layer_types` say it: those whose
+            number and the last value are a multiple of the field of config.json, or its usual
+            value; 0 for none.
+        renamed: parts of names, as published checkpoints have them, and as transformers has; names
+            joined by + are the equal parts of one tensor.
         layers, heads: fields of config.json that hold their numbers.
         activation, epsilon: fields of config.json, and their values where it does not say them.
     """
@@ -67,15 +84,29 @@ class Tensors:
     projection: str = ""
     layer: str = "encoder.layer.{}."
     query_key_value: tuple[str, ...] = tuple(f"attention.self.{x}" for x in _PARTS)
-    attention_out: str = "attention.output.dense"
+    attention_out: tuple[str, ...] = ("attention.output.dense",)
     attention_norm: str = "attention.output.LayerNorm"
-    inner: str = "intermediate.dense"
-    out: str = "output.dense"
+    inner: tuple[str, ...] = ("intermediate.dense",)
+    out: tuple[str, ...] = ("output.dense",)
     out_norm: str = "output.LayerNorm"
     first_norm: str = ""
     last_norm: str = ""
+    query_norm: str = ""
+    key_norm: str = ""
+    attention_after: str = ""
+    out_after: str = ""
     relative: str = ""
-    biased: bool = True
+    biased: tuple[str, ...] = ("norms", "query_key_value", "attention_out", "inner", "out")
+    gated: bool = False
+    centred: bool = True
+    causal: bool = False
+    grouped: bool = False
+    scaled: bool = False
+    rotations: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    window: str = ""
+    usual_window: int | None = None
+    full_every: tuple[str, int, int] = ("", 1, 0)
+    renamed: tuple[tuple[str, str], ...] = ()
     layers: str = "num_hidden_layers"
     heads: str = "num_attention_heads"
     activation: tuple[str, str] = ("hidden_act", "gelu")
@@ -138,10 +169,10 @@ FAMILIES = {
             projection="encoder.embedding_hidden_mapping_in",
             layer="encoder.albert_layer_groups.{}.albert_layers.{}.",
             query_key_value=tuple(f"attention.{x}" for x in _PARTS),
-            attention_out="attention.dense",
+            attention_out=("attention.dense",),
             attention_norm="attention.LayerNorm",
-            inner="ffn",
-            out="ffn_output",
+            inner=("ffn",),
+            out=("ffn_output",),
             out_norm="full_layer_layer_norm",
             activation=("hidden_act", "gelu_new"),
         ),
@@ -166,10 +197,10 @@ FAMILIES = {
             types="",
             layer="transformer.layer.{}.",
             query_key_value=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
-            attention_out="attention.out_lin",
+            attention_out=("attention.out_lin",),
             attention_norm="sa_layer_norm",
-            inner="ffn.lin1",
-            out="ffn.lin2",
+            inner=("ffn.lin1",),
+            out=("ffn.lin2",),
             out_norm="output_layer_norm",
             layers="n_layers",
             heads="n_heads",
@@ -186,7 +217,7 @@ FAMILIES = {
             "mpnet",
             types="",
             query_key_value=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
-            attention_out="attention.attn.o",
+            attention_out=("attention.attn.o",),
             attention_norm="attention.LayerNorm",
             relative="encoder.relative_attention_bias",
         ),
@@ -213,15 +244,172 @@ FAMILIES = {
             norm="embeddings.norm",
             layer="layers.{}.",
             query_key_value=("attn.Wqkv",),
-            attention_out="attn.Wo",
+            attention_out=("attn.Wo",),
             attention_norm="mlp_norm",
-            inner="mlp.Wi",
-            out="mlp.Wo",
+            inner=("mlp.Wi",),
+            out=("mlp.Wo",),
             first_norm="attn_norm",
             last_norm="final_norm",
-            biased=False,
+            biased=(),
+            gated=True,
+            rotations={
+                "full_attention": ("global_rope_theta", 160_000.0),
+                "sliding_attention": ("local_rope_theta", 10_000.0),
+            },
+            window="local_attention",
+            usual_window=128,
+            full_every=("global_attn_every_n_layers", 3, 0),
             activation=("hidden_activation", "gelu"),
             epsilon=("norm_eps", 1e-5),
+        ),
+    ),
+}
+
+_PROJECTIONS = tuple(f"self_attn.{x}_proj" for x in "qkv")
+_GATED = ("mlp.gate_proj", "mlp.up_proj")
+# Encoders with rotary positions, and norms behind the halves of layers.
+_ROTARY = Tensors(
+    "nomic_bert",
+    positions="",
+    layer="layers.{}.",
+    query_key_value=_PROJECTIONS,
+    attention_out=("self_attn.o_proj",),
+    attention_norm="post_attention_layernorm",
+    inner=_GATED,
+    out=("mlp.down_proj",),
+    out_norm="post_mlp_layernorm",
+    biased=("norms",),
+    gated=True,
+    rotations={"full_attention": ("rope_theta", 1000.0)},
+    activation=("hidden_act", "silu"),
+    renamed=(
+        ("encoder.layers.", "layers."),
+        ("emb_ln", "embeddings.LayerNorm"),
+        ("attn.Wqkv", "+".join(_PROJECTIONS)),
+        ("attn.out_proj", "self_attn.o_proj"),
+        ("mlp.fc11", "mlp.up_proj"),
+        ("mlp.fc12", "mlp.gate_proj"),
+        ("mlp.fc2", "mlp.down_proj"),
+        ("norm1", "post_attention_layernorm"),
+        ("norm2", "post_mlp_layernorm"),
+    ),
+)
+# Decoders like Llama, whose norms are before the halves of layers.
+_DECODER = Tensors(
+    "model",
+    words="embed_tokens",
+    positions="",
+    types="",
+    norm="",
+    layer="layers.{}.",
+    query_key_value=_PROJECTIONS,
+    attention_out=("self_attn.o_proj",),
+    attention_norm="post_attention_layernorm",
+    inner=_GATED,
+    out=("mlp.down_proj",),
+    first_norm="input_layernorm",
+    last_norm="norm",
+    biased=(),
+    gated=True,
+    centred=False,
+    causal=True,
+    grouped=True,
+    rotations={"full_attention": ("rope_theta", 10_000.0)},
+    activation=("hidden_act", "silu"),
+    epsilon=("rms_norm_eps", 1e-6),
+)
+FAMILIES |= {
+    "nomic_bert": Family(tensors=_ROTARY),
+    "gte": Family(
+        tensors=dataclasses.replace(
+            _ROTARY,
+            prefix="gte",
+            biased=("norms", "query_key_value", "attention_out", "out"),
+            rotations={"full_attention": ("rope_theta", 160_000.0)},
+            activation=("hidden_act", "gelu"),
+            renamed=(
+                ("new.", ""),
+                ("encoder.layer.", "layers."),
+                ("attention.qkv_proj", "+".join(_PROJECTIONS)),
+                ("attention.o_proj", "self_attn.o_proj"),
+                ("mlp.up_gate_proj", "mlp.up_proj+mlp.gate_proj"),
+                ("attn_ln", "post_attention_layernorm"),
+                ("mlp_ln", "post_mlp_layernorm"),
+            ),
+        )
+    ),
+    "qwen2": Family(tensors=dataclasses.replace(_DECODER, biased=("query_key_value",))),
+    "qwen3": Family(
+        tensors=dataclasses.replace(
+            _DECODER, query_norm="self_attn.q_norm", key_norm="self_attn.k_norm"
+        )
+    ),
+    "eurobert": Family(
+        tensors=dataclasses.replace(_DECODER, causal=False, epsilon=("rms_norm_eps", 1e-5))
+    ),
+    "llama": Family(tensors=_DECODER),
+    "mistral": Family(
+        tensors=dataclasses.replace(
+            _DECODER, window="sliding_window", usual_window=4096, full_every=("", 0, 0)
+        )
+    ),
+    "gemma3_text": Family(
+        tensors=dataclasses.replace(
+            _DECODER,
+            attention_norm="pre_feedforward_layernorm",
+            query_norm="self_attn.q_norm",
+            key_norm="self_attn.k_norm",
+            attention_after="post_attention_layernorm",
+            out_after="post_feedforward_layernorm",
+            scaled=True,
+            rotations={
+                "full_attention": ("rope_theta", 1_000_000.0),
+                "sliding_attention": ("rope_local_base_freq", 10_000.0),
+            },
+            window="sliding_window",
+            usual_window=4096,
+            full_every=("sliding_window_pattern", 6, 1),
+            activation=("hidden_activation", "gelu_pytorch_tanh"),
+        )
+    ),
+    "jina_embeddings_v3": Family(
+        tensors=dataclasses.replace(
+            _ROTARY,
+            prefix="roberta",
+            inner=("mlp.fc1",),
+            out=("mlp.fc2",),
+            biased=Tensors("").biased,
+            gated=False,
+            rotations={"full_attention": ("rope_theta", 20_000.0)},
+            activation=("hidden_act", "gelu"),
+            epsilon=("layer_norm_eps", 1e-5),
+            renamed=(
+                ("encoder.layers.", "layers."),
+                ("emb_ln", "embeddings.LayerNorm"),
+                ("mixer.Wqkv", "+".join(_PROJECTIONS)),
+                ("mixer.out_proj", "self_attn.o_proj"),
+                ("norm1", "post_attention_layernorm"),
+                ("norm2", "post_mlp_layernorm"),
+            ),
+        ),
+    ),
+    "megatron-bert": Family(
+        tensors=Tensors(
+            "bert",
+            norm="",
+            attention_norm="ln",
+            first_norm="attention.ln",
+            last_norm="encoder.ln",
+        ),
+    ),
+    "xlm-roberta-xl": Family(
+        tensors=Tensors(
+            "roberta",
+            norm="",
+            attention_norm="LayerNorm",
+            first_norm="attention.self_attn_layer_norm",
+            last_norm="encoder.LayerNorm",
+            epsilon=("layer_norm_eps", 1e-5),
         ),
     ),
 }

@@ -18,7 +18,7 @@ from mirror_rt.vectors.normalization import normalize_rows
 
 Floats = npt.NDArray[np.float64]
 # The poolings of the native engine; others are computed of its vectors of tokens.
-ENGINE_POOLINGS = ("mean", "cls", "max", "mean-without-special")
+ENGINE_POOLINGS = ("mean", "cls", "max", "lasttoken", "mean-without-special")
 # Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: erf within 1.5e-7.
 _P, _A = 0.3275911, (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 

@@ -68,11 +68,15 @@ class MappedTensors:
     """The tensors of one or several files, mapped: only those that are asked for are read.
 
     `path` is the file that names the others, or the only one. `named` maps the name that a tensor
-    is stored by to its name here; two of one name, and a file that is not whole, are BundleErrors.
+    is stored by to its name here, or to those of its equal parts by the first dimension; two of one
+    name, and a file that is not whole, are BundleErrors.
     """
 
     def __init__(
-        self, path: Path, files: Collection[Path], named: Callable[[str], str] = str
+        self,
+        path: Path,
+        files: Collection[Path],
+        named: Callable[[str], list[str]] = lambda name: [name],
     ) -> None:
         self.path = path
         self._maps: list[mmap.mmap] = []
@@ -84,10 +88,13 @@ class MappedTensors:
                 entries, begin = _entries(one, file)
                 mapped = self._map(file)
             for stored, entry in entries.items():
-                name = named(stored)
-                if name in self._found:
-                    raise BundleError(f"{one} has {stored[:80]}, and {name[:80]} is there already")
-                self._found[name] = mapped, begin, entry
+                names = named(stored)
+                for name, part in zip(names, _cut(entry, len(names)), strict=False):
+                    if name in self._found:
+                        raise BundleError(
+                            f"{one} has {stored[:80]}, and {name[:80]} is there already"
+                        )
+                    self._found[name] = mapped, begin, part
 
     @classmethod
     def of_table(cls, path: Path, table: Mapping[str, Sequence[int]]) -> Self:
@@ -190,6 +197,18 @@ def _entries(path: Path, file: IO[bytes]) -> tuple[dict[str, _Entry], int]:
     except (ValueError, RecursionError, struct.error) as error:
         raise BundleError(f"{path} is not a whole safetensors file: {error}") from error
     return entries, 8 + length
+
+
+def _cut(entry: _Entry, parts: int) -> list[_Entry]:
+    """Return the equal parts of a tensor by its first dimension; none if it has no such parts."""
+    if parts == 1:
+        return [entry]
+    if not entry.shape or entry.shape[0] % parts:
+        return []
+    shape, (begin, end) = [entry.shape[0] // parts, *entry.shape[1:]], entry.data_offsets
+    size = (end - begin) // parts
+    places = range(begin, begin + parts * size, size) if size else [begin] * parts
+    return [_Entry(entry.dtype, shape, [place, place + size]) for place in places]
 
 
 def _check_places(entries: Mapping[str, _Entry]) -> None:

@@ -15,7 +15,7 @@ from tiers import tiers
 ISAS = _core.engine_instruction_sets()
 # What this processor lacks is compiled for it, for the tiling is what differs.
 KERNELS = kernel_tiers([*ISAS, *(EMULATED + name for name in emulated_sets()["engine"])])
-FEW = ("bert", "odd", "modernbert")
+FEW = ("bert", "odd", "modernbert", "gemma")
 SHAPES = {
     "bert": Sizes(),
     "narrow": Sizes(hidden=36, heads=3, inner=50, layers=1),  # no multiple of any vector
@@ -29,6 +29,23 @@ SHAPES = {
     "modernbert": Sizes(layers=3, windows=(0, 16, 5)),
     "narrow modernbert": Sizes(hidden=36, heads=3, inner=50, layers=2, windows=(70, 3)),
     "pairs": Sizes(layers=1, types=2),
+    "qwen": Sizes(
+        windows=(0, 0), activation="silu", decoder=True, causal=True, key_heads=2, size=24
+    ),
+    "gemma": Sizes(
+        hidden=36,
+        heads=6,
+        inner=50,
+        layers=3,
+        windows=(7, 0, 20),
+        activation="relu",
+        decoder=True,
+        key_heads=1,
+        size=14,
+    ),
+    "causal windows": Sizes(
+        layers=1, heads=3, hidden=33, windows=(9,), decoder=True, causal=True, size=10
+    ),
 }
 LENGTHS = [1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 65, 129, 150]
 PRECISIONS = ("fp32", "bf16", "int8")
@@ -74,7 +91,7 @@ def error_of(shape):
     """Bound the components of a unit vector, the reference of which is float64."""
     s = SHAPES[shape]
     return of_runs(max(LENGTHS), layers=s.layers, hidden=max(s.hidden, s.embedded),
-                   head=s.hidden // s.heads, inner=s.inner) / 2  # fmt: skip
+                   head=s.head, inner=s.inner) / 2  # fmt: skip
 
 
 def assert_close(found, expected, shape):
@@ -97,6 +114,8 @@ def test_float32_is_that_of_numpy(make, kernel, shape):
     assert_close(run(encoder, texts), means, shape)
     firsts = np.array([vectors[0] for vectors in expected])
     assert_close(run(encoder, texts, "cls", normalize=False), firsts, shape)
+    lasts = np.array([vectors[-1] for vectors in expected])
+    assert_close(run(encoder, texts, "lasttoken", normalize=False), lasts, shape)
     largest = np.array([vectors.max(0) for vectors in expected])
     assert_close(run(encoder, texts, "max", normalize=False), largest, shape)
 
@@ -141,7 +160,7 @@ def test_other_precisions_are_close(make, shape, kernel, precision):
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("shape", ["mpnet", "modernbert"])
+@pytest.mark.parametrize("shape", ["mpnet", "modernbert", "qwen", "gemma"])
 def test_a_text_has_the_same_vector_in_every_batch(make, shape, kernel, precision):
     encoder = make(RandomEncoder(SHAPES[shape]), precision, kernel)
     texts = texts_of([*LENGTHS, *LENGTHS[::-1], 5, 5])
@@ -242,7 +261,7 @@ def test_wrong_shapes_and_ids_are_refused():
     for sizes, message in [
         (Sizes(positions=2**20 + 1), "the number of positions is 1048577, expected 1 .. 1048576"),
         (Sizes(hidden=65537, heads=1, layers=0), "the hidden size is 65537"),
-        (Sizes(heads=5), "heads do not divide"),
+        (Sizes(heads=6, key_heads=4, size=10), "of keys do not divide"),
     ]:
         with pytest.raises(ValueError, match=message):
             RandomEncoder(sizes).native(_core, "fp32")

@@ -14,7 +14,7 @@ from mirror_rt import BundleError
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.manifest import WeightTable
 from mirror_rt.inference.native.checkpoint import find_encoder, read_encoder
-from mirror_rt.inference.native.engine_model import EngineModel, Floats, weights_of
+from mirror_rt.inference.native.engine_model import EngineModel, Floats, Weight, weights_of
 from mirror_rt.io.tensors import MappedTensors
 
 
@@ -69,13 +69,19 @@ def _table(model: EngineModel, placed: Sequence[Placed]) -> WeightTable | None:
     for one in placed:
         by_shape[tuple(one.tensor.shape.numpy())].append(one)
     places, files = dict[str, list[int]](), set[Path]()
-    for name, weight in {one.name: one for one, _ in weights_of(model)}.items():
+
+    def place(weight: Weight) -> bool:
+        """Find a weight, or else its parts."""
         wanted = weight.read()
         alike = by_shape[wanted.shape]
         found = next((one for one in alike if np.array_equal(one.tensor.numpy(), wanted)), None)
         if found is None:
-            return None  # the graph has other numbers, or some apart from the file of the others
-        places[name] = [found.offset, *wanted.shape]
+            return weight.parts != () and all(map(place, weight.parts))
+        places[weight.name] = [found.offset, *wanted.shape]
         files.add(found.file)
+        return True
+
+    if not all(map(place, {one.name: one for one, _ in weights_of(model)}.values())):
+        return None  # the graph has other numbers, or some apart from the file of the others
     (file,) = files
     return WeightTable("/".join(file.parts[-2:]), model.typed, places)

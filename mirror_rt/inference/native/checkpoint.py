@@ -25,24 +25,31 @@ from mirror_rt.inference.native.engine_model import (
     Weight,
     check_sizes,
 )
+from mirror_rt.inference.native.rotation import Rotation
 from mirror_rt.inference.vector_layers import TextHead
 from mirror_rt.io.tensors import MappedTensors
 
 # The names of activations in config.json.
-_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+                "silu": "silu", "swish": "silu", "relu": "relu"}  # fmt: skip
 # Values of config.json with which a model computes what the engine does not.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "is_decoder": (False, None),
     "position_embedding_type": ("absolute", None),
     "attention_bias": (False, None),
     "mlp_bias": (False, None),
-    "rope_scaling": (None,),
+    "rotary_value": (False, None),
+    "use_sliding_window": (False, None),
+    "attn_logit_softcapping": (None,),
 }
 # What libraries keep beside the weights, and compute anew.
 _BUFFERS = ("position_ids", "token_type_ids", "inv_freq")
 _MOST_SIZE, _MOST_LAYERS = 1_000_000, 1000
+_LIMIT = "max_position_embeddings"
 _FULL, _LOCAL = "full_attention", "sliding_attention"
-_THETA = {_FULL: ("global_rope_theta", 160_000.0), _LOCAL: ("local_rope_theta", 10_000.0)}
+# The matrices of a layer, and its norms that only some families have.
+_MATRICES = ("query_key_value", "attention_out", "inner", "out")
+_FURTHER_NORMS = ("query_norm", "key_norm", "attention_after", "out_after")
 
 
 def read_encoder(described: ModelDescription) -> EngineModel:
@@ -121,27 +128,43 @@ class _Finder:
         if (activation := config.get(*names.activation)) not in _ACTIVATIONS:
             raise _not_computed(self.described, f"the activation {activation!r}")
         projected = {names.projection, f"{names.projection}.weight"} & {*self.stored.names}
-        layers, modern = self.layers(), bool(names.last_norm)
-        hidden = layers[0].weights["attention_out"].weight.shape[0]
-        heads = self.size(names.heads)
-        if hidden % heads or (modern and hidden // heads % 2):
+        layers, heads = self.layers(), self.size(names.heads)
+        hidden = layers[0].weights["attention_out"].weight.shape[-1]
+        key_heads, size = (
+            self.size(key) if names.grouped and config.get(key) is not None else usual
+            for key, usual in (("num_key_value_heads", heads), ("head_dim", hidden // heads))
+        )
+        if (hidden % heads and not names.grouped) or heads % key_heads:
             raise _not_computed(self.described, f"{heads} heads of {hidden} numbers")
+        if names.rotations and size % 2:
+            raise _not_computed(self.described, f"heads of {size} numbers, which rotate in pairs")
+        scale = float(config.get("query_pre_attn_scalar", size) if names.scaled else size)
+        types = self.table(names.types if config.get("type_vocab_size", 1) else "")
+        first_norm = names.norm or names.layer.format(0) + names.first_norm
         model = EngineModel(
             path=self.stored.path,
             release=self.stored.release,
             head=TextHead(self.described, hidden),
             longest=manifest.max_length,
             heads=heads,
+            key_heads=key_heads,
+            size=size,
+            scale=scale**-0.5,
+            word_scale=hidden**0.5 if names.scaled else 1.0,
             activation=_ACTIVATIONS[activation],
-            modern=modern,
+            gated=names.gated,
+            pre_norm=names.last_norm != "",
+            raw=names.norm == "",
+            centred=names.centred,
+            causal=self.causal,
             epsilon=float(config.get(*names.epsilon)),
-            typed=typed and names.types != "",
+            typed=typed and types is not None,
             first=padding + 1 if shifted else 0,
             skipped_id=padding if shifted else -1,
             words=self.weight(f"{names.words}.weight"),
             positions=self.table(names.positions),
-            types=self.table(names.types),
-            norm=self.norm(names.norm),
+            types=types,
+            norm=self.norm(first_norm),
             projection=self.matrix(names.projection) if projected else None,
             relative=self.table(names.relative),
             layers=layers,
@@ -161,13 +184,13 @@ class _Finder:
             names.layer.format(int(i / (count / groups)), j)
             for i in range(count) for j in range(inner)
         ]  # fmt: skip
-        kinds = self.kinds(count) if names.last_norm else [""] * len(places)
+        kinds = self.kinds(count) if names.rotations else [_FULL] * len(places)
         return [
             Layer(
                 place,
                 self.weights(place, following),
-                self.size("local_attention", 128) // 2 if kind == _LOCAL else 0,
-                self.theta(kind) if kind else 0.0,
+                self.window() if kind == _LOCAL else 0,
+                self.rotation(kind) if names.rotations else None,
             )
             for place, following, kind in zip(places, [*places[1:], ""], kinds, strict=True)
         ]
@@ -178,34 +201,62 @@ class _Finder:
         out_norm = place + names.out_norm
         if names.last_norm:
             out_norm = following + names.first_norm if following else names.last_norm
+        matrices = {name: getattr(names, name) for name in _MATRICES}
+        further = {name: getattr(names, name) for name in _FURTHER_NORMS}
         return {
-            "query_key_value": self.matrix(*(place + name for name in names.query_key_value)),
-            "attention_out": self.matrix(place + names.attention_out),
+            **{
+                name: self.matrix(*(place + one for one in of), biased=name in names.biased)
+                for name, of in matrices.items()
+            },
             "attention_norm": self.norm(place + names.attention_norm),
-            "inner": self.matrix(place + names.inner),
-            "out": self.matrix(place + names.out),
             "out_norm": self.norm(out_norm),
+            **{name: self.norm(place + one) for name, one in further.items() if one},
         }
+
+    @property
+    def causal(self) -> bool:
+        """Whether tokens attend to none behind them."""
+        given, usual = self.config.get("is_causal"), self.names.causal
+        if given not in (False, None, usual):
+            raise _not_computed(self.described, f"is_causal {given!r:.80}")
+        both = self.config.get("use_bidirectional_attention")
+        return usual and not both and given in (True, None)
 
     def kinds(self, count: int) -> list[str]:
         """Return whether each layer attends to all tokens, or to those in a window."""
-        every = self.size("global_attn_every_n_layers", 3)
-        usual = [_LOCAL if i % every else _FULL for i in range(count)]
-        kinds = self.config.get("layer_types") or usual
-        if not isinstance(kinds, list) or len(kinds) != count or not {*kinds} <= {*_THETA}:
+        key, usual, place = self.names.full_every
+        every = self.size(key, usual) if key else usual
+        windowed = self.config.get(self.names.window, self.names.usual_window) is not None
+        kinds = self.config.get("layer_types") or [
+            _LOCAL if windowed and (every == 0 or (i + place) % every) else _FULL
+            for i in range(count)
+        ]
+        if not isinstance(kinds, list) or len(kinds) != count or not {*kinds} <= {_FULL, _LOCAL}:
             raise _not_computed(self.described, f"layer_types {kinds!r:.200}")
         return kinds
 
-    def theta(self, kind: str) -> float:
-        """Return the base of the frequencies by which positions are rotated."""
-        key, usual = _THETA[kind]
-        given = (self.config.get("rope_parameters") or {}).get(kind) or {}
-        theta = given.get("rope_theta", self.config.get(key, usual))
-        plain = given.keys() <= {"rope_type", "rope_theta"}
-        plain = plain and given.get("rope_type") in (None, "default")
-        if not plain or not isinstance(theta, int | float) or not 1 < theta < 1e12:
-            raise _not_computed(self.described, f"a rotation by {given or theta!r:.200}")
-        return float(theta)
+    def window(self) -> int:
+        """Return how far a token attends in a window: to both sides by halves of it."""
+        causal, key = self.causal, self.names.window
+        width = self.size(key, self.names.usual_window) if key else 0
+        halved = not self.names.causal or self.config.get("use_bidirectional_attention")
+        if width < 2 or not (causal or halved):
+            raise _not_computed(self.described, f"a window of {width} tokens")
+        return width - 1 if causal else width // 2
+
+    def rotation(self, kind: str) -> Rotation:
+        """Return by what the positions rotate queries and keys in a kind of layers."""
+        key, usual = self.names.rotations.get(kind) or self.names.rotations[_FULL]
+        given = self.config.get("rope_parameters") or {}
+        given = given.get(kind, {} if {_FULL, _LOCAL} & given.keys() else given) or {}
+        given = given or (self.config.get("rope_scaling") if kind == _FULL else None) or {}
+        try:
+            made = Rotation.of(given, self.config.get(key, usual))
+        except ValueError as error:
+            raise _not_computed(self.described, str(error)) from None
+        if made.scaling == "dynamic" and self.described.bundle.max_length > self.size(_LIMIT):
+            raise _not_computed(self.described, f"frequencies beyond {_LIMIT}")
+        return made
 
     def size(self, key: str, usual: int | None = None) -> int:
         """Return a size that config.json says."""
@@ -225,30 +276,43 @@ class _Finder:
 
     def norm(self, name: str) -> Pair:
         """Return a norm."""
-        return Pair(self.weight(f"{name}.weight"), self.bias(name))
+        more = f"1+{name}.weight"
+        weight = self.weight(more if more in self.stored.names else f"{name}.weight")
+        if self.names.scaled and weight.name != more:  # what is stored is added to 1
+            read = weight.read
+            weight = Weight(more, weight.shape, lambda: np.float32(1) + read(), (weight,))
+        return Pair(weight, self.joined([f"{name}.bias"]) if "norms" in self.names.biased else None)
 
-    def bias(self, *names: str) -> Weight | None:
-        """Return biases, joined, in a family that has them."""
-        biased = [self.weight(f"{name}.bias") for name in names if self.names.biased]
-        return self.joined(f"{'+'.join(names)}.bias", biased) if biased else None
-
-    def matrix(self, *names: str) -> Pair:
+    def matrix(self, *names: str, biased: bool = True) -> Pair:
         """Return matrices of the same inputs side by side, with their biases."""
-        joined = "+".join(names)
-        if joined in self.stored.names:
-            return Pair(self.weight(joined), self.bias(joined))
-        weights = [self.weight(f"{name}.weight") for name in names]
-        if not all(len(one.shape) == 2 and one.shape[1] == weights[0].shape[1] for one in weights):
-            raise UnsupportedModelError(
-                f"{self.stored.path}: {names[0]} is {list(weights[0].shape)}"
-            )
-        return Pair(self.joined(joined, weights), self.bias(*names))
+        bias = self.joined([f"{name}.bias" for name in names]) if biased else None
+        return Pair(self.joined([*names]), bias)
 
-    @staticmethod
-    def joined(name: str, parts: list[Weight]) -> Weight:
-        """Return tensors whose first dimension is that of outputs as one, with outputs last."""
-        shape = (*parts[0].shape[1:], sum(one.shape[0] for one in parts))
-        return Weight(name, shape, lambda: np.concatenate([one.read().T for one in parts], axis=-1))
+    def joined(self, names: list[str]) -> Weight:
+        """Return matrices or biases side by side, each with outputs last; or all at once."""
+        name = "+".join(one.removesuffix(".bias") for one in names)
+        name += ".bias" * names[0].endswith(".bias")
+        if len(names) > 1 and name in self.stored.names:
+            return self.weight(name)
+        parts = [self.part(one) for one in names]
+        if len({one.shape[:-1] for one in parts}) != 1:
+            raise UnsupportedModelError(f"{self.stored.path}: {names[0]} is {list(parts[0].shape)}")
+        if len(parts) == 1:
+            return parts[0]
+        shape = (*parts[0].shape[:-1], sum(one.shape[-1] for one in parts))
+        read = [one.read for one in parts]
+        return Weight(
+            name, shape, lambda: np.concatenate([one() for one in read], axis=-1), tuple(parts)
+        )
+
+    def part(self, name: str) -> Weight:
+        """Return a bias, or a matrix with outputs last, as which bundles have it."""
+        if name.endswith(".bias") or name in self.stored.names:
+            return self.weight(name)
+        weight = self.weight(f"{name}.weight")
+        if len(weight.shape) != 2:
+            raise UnsupportedModelError(f"{self.stored.path}: {name} is {list(weight.shape)}")
+        return Weight(name, weight.shape[::-1], lambda: np.ascontiguousarray(weight.read().T))
 
     def refuse_others(self, *parts: str) -> None:
         """Raise UnsupportedModelError if there is a tensor in one of the `parts` that none took."""

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import BundleError
+from mirror_rt.inference.native.rotation import Rotation
 from mirror_rt.inference.vector_layers import TextHead
 
 Floats = npt.NDArray[np.float32]
@@ -34,11 +35,15 @@ class UnsupportedModelError(BundleError):
 
 
 class Weight(NamedTuple):
-    """A weight in the layout that the engine takes, whose bytes are all there."""
+    """A weight in the layout that the engine takes, whose bytes are all there.
+
+    `parts` are what a bundle may hold in its place.
+    """
 
     name: str
     shape: Shape
     read: Callable[[], Floats]
+    parts: tuple[Weight, ...] = ()
 
 
 class Pair(NamedTuple):
@@ -62,13 +67,13 @@ class Layer:
         place: layers of one place are the same.
         weights: by the arguments of `add_layer`.
         window: how far a token attends; 0 for everywhere.
-        theta: the frequencies by which positions rotate are its powers; 0 for no rotation.
+        rotation: by which positions rotate queries and keys; None for none.
     """
 
     place: str
     weights: dict[str, Pair]
     window: int
-    theta: float
+    rotation: Rotation | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +86,16 @@ class EngineModel:
         head: makes vectors of texts of those of tokens.
         longest: most tokens of a text.
         heads: their number in a layer.
-        activation: `gelu` or `gelu_tanh`.
-        modern: whether layers are gated, and the norms are before them.
+        key_heads: those of keys and values, each for as many of queries.
+        size: of a head.
+        scale: of the scores of attention.
+        word_scale: of the vectors of words.
+        activation: `gelu`, `gelu_tanh`, `silu` or `relu`.
+        gated: whether a second product multiplies what is activated.
+        pre_norm: whether the norms are before the halves of layers.
+        raw: whether the first of these norms is that of the embeddings, to which layers add.
+        centred: whether norms take the mean off.
+        causal: whether tokens attend to none behind them.
         epsilon: of all norms.
         typed: whether tokens of several types are told apart.
         first: the row of `positions` for the first token of a text.
@@ -100,8 +113,16 @@ class EngineModel:
     head: TextHead
     longest: int
     heads: int
+    key_heads: int
+    size: int
+    scale: float
+    word_scale: float
     activation: str
-    modern: bool
+    gated: bool
+    pre_norm: bool
+    raw: bool
+    centred: bool
+    causal: bool
     epsilon: float
     typed: bool
     first: int
@@ -117,7 +138,7 @@ class EngineModel:
     @property
     def hidden(self) -> int:
         """The length of a token's vector."""
-        return self.layers[0].weights["attention_out"].weight.shape[0]
+        return self.layers[0].weights["attention_out"].weight.shape[-1]
 
 
 def check_sizes(model: EngineModel) -> None:
@@ -127,7 +148,7 @@ def check_sizes(model: EngineModel) -> None:
         BundleError: a weight has another shape than the others say, or texts may be longer than
             there are positions.
     """
-    hidden, heads, positions = model.hidden, model.heads, model.longest
+    positions = model.longest
     for weight, wanted in weights_of(model):
         if weight.shape != wanted:
             raise UnsupportedModelError(
@@ -141,8 +162,8 @@ def check_sizes(model: EngineModel) -> None:
             f"{model.path} has positions for {max(positions, 0)} tokens, and the max_length of its "
             f"manifest is {model.longest}"
         )
-    computed = 0 if model.relative is None else heads * (2 * positions - 1)
-    computed += positions * (hidden // heads) * len({one.theta for one in model.layers} - {0})
+    computed = 0 if model.relative is None else model.heads * (2 * positions - 1)
+    computed += positions * model.size * len({one.rotation for one in model.layers} - {None})
     if computed > _MOST_COMPUTED:
         raise UnsupportedModelError(
             f"{model.path} takes {computed:,} numbers for texts of {positions:,} tokens, expected "
@@ -163,14 +184,15 @@ def weights_of(model: EngineModel) -> Iterator[tuple[Weight, Shape]]:
     if model.relative is not None:
         buckets = model.relative.shape[0]
         yield model.relative, (buckets if buckets in _BUCKETS else _BUCKETS[-1], model.heads)
+    queries = model.heads * model.size
     shapes = {
-        "query_key_value": (hidden, 3 * hidden),
-        "attention_out": (hidden, hidden),
-        "attention_norm": (hidden,),
-        "inner": (hidden, (2 if model.modern else 1) * inner),
+        "query_key_value": (hidden, queries + 2 * model.key_heads * model.size),
+        "attention_out": (queries, hidden),
+        "inner": (hidden, (2 if model.gated else 1) * inner),
         "out": (inner, hidden),
-        "out_norm": (hidden,),
+        "query_norm": (model.size,),
+        "key_norm": (model.size,),
     }
     for layer in model.layers:
-        for name, wanted in shapes.items():
-            yield from layer.weights[name].shaped(*wanted)
+        for name, pair in layer.weights.items():
+            yield from pair.shaped(*shapes.get(name, (hidden,)))

@@ -18,6 +18,7 @@ from mirror_rt.inference.native.engine_model import (
     Pair,
     UnsupportedModelError,
 )
+from mirror_rt.inference.native.rotation import Rotation
 from mirror_rt.inference.providers import NATIVE
 from mirror_rt.tokens.padding import PaddedBatch
 
@@ -104,29 +105,35 @@ class NativeRunner(LoadedGraph):
 
 def _pack(encoder: EngineModel, precision: str) -> _core.NativeEncoder:
     """Pack the weights layer by layer."""
-    arrays, size = _embeddings(encoder), encoder.hidden // encoder.heads
+    arrays, size = _embeddings(encoder), encoder.size
     positions = len(arrays["positions"])
     engine = _core.NativeEncoder(
         precision=precision,
         heads=encoder.heads,
+        key_heads=encoder.key_heads,
+        size=size,
         inner=encoder.layers[0].weights["out"].weight.shape[0],
-        scale=size**-0.5,
+        scale=encoder.scale,
+        word_scale=encoder.word_scale,
         activation=encoder.activation,
-        gated=encoder.modern,
-        pre_norm=encoder.modern,
+        gated=encoder.gated,
+        pre_norm=encoder.pre_norm,
+        raw=encoder.raw,
+        centred=encoder.centred,
+        causal=encoder.causal,
         **arrays,
     )
     packed: dict[str, int] = {}
-    tables: dict[float, Floats | None] = {0: None}
+    tables: dict[Rotation | None, Floats | None] = {None: None}
     for number, layer in enumerate(encoder.layers):
         if layer.place in packed:
             engine.repeat_layer(packed[layer.place])
             continue
         packed[layer.place] = number
-        if layer.theta not in tables:
-            tables[layer.theta] = rotary_table(layer.theta, size, positions)
+        if layer.rotation is not None and layer.rotation not in tables:
+            tables[layer.rotation] = layer.rotation.table(size, positions)
         weights = {name: _read(pair) for name, pair in layer.weights.items()}
-        engine.add_layer(**weights, window=layer.window, rotary=tables[layer.theta])
+        engine.add_layer(**weights, window=layer.window, rotary=tables[layer.rotation])
         encoder.release()
     return engine
 
@@ -161,15 +168,6 @@ def _read(pair: Pair) -> tuple[Floats, Floats]:
     weight, bias = pair
     zeros = np.zeros(weight.shape[-1], np.float32)
     return weight.read(), zeros if bias is None else bias.read()
-
-
-def rotary_table(theta: float, size: int, longest: int) -> Floats:
-    """Return the cosines, and then the sines, of each position: float32 [longest, size]."""
-    # As PyTorch rounds them: each step in float32, and the power to its nearest.
-    exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
-    powers = (theta ** exponents.astype(np.float64)).astype(np.float32)
-    angles = np.arange(longest, dtype=np.float32)[:, None] * (np.float32(1) / powers)
-    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def distances(relative: Floats, positions: int) -> Floats:

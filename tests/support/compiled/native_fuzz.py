@@ -32,6 +32,8 @@ def random_sizes(r: np.random.Generator) -> Sizes:
     modern = r.random() < 0.3
     heads, size = (int(r.integers(1, most)) for most in one([(2, 20), (4, 9), (6, 30)], r, RARE))
     size *= 2 if modern else 1
+    key_heads = int(r.choice([n for n in range(1, heads + 1) if heads % n == 0]))
+    decoder = modern and r.random() < 0.6
     vocabulary, positions = (int(r.integers(1, most)) for most in (30, one([4, 20, 160], r, RARE)))
     return Sizes(
         hidden=heads * size,
@@ -41,11 +43,15 @@ def random_sizes(r: np.random.Generator) -> Sizes:
         layers=1,
         positions=positions,
         vocabulary=vocabulary,
-        activation=str(r.choice(["gelu", "gelu_tanh"])),
+        activation=str(r.choice(["gelu", "gelu_tanh", "silu", "relu"])),
         relative=not modern and r.random() < 0.3,
         skipped_id=-1 if modern else int(r.integers(-1, vocabulary)),
         windows=(int(r.integers(0, positions + 9)),) if modern else (),
         types=0 if modern else int(r.integers(0, 4)),
+        decoder=decoder,
+        causal=bool(r.random() < 0.4),
+        key_heads=key_heads if r.random() < 0.5 else 0,
+        size=2 * int(r.integers(1, 20)) if r.random() < 0.3 else 0,
     )
 
 
@@ -57,7 +63,7 @@ def fuzz_encoder(core, r: np.random.Generator, isa: str) -> None:
     ids, mask = np.zeros((2, len(lengths), lengths.max()), np.int64)
     for row, length in enumerate(lengths):
         ids[row, :length], mask[row, :length] = r.integers(0, sizes.vocabulary, length), 1
-    pooling = str(r.choice(["mean", "cls", "max", "none"]))
+    pooling = str(r.choice(["mean", "cls", "lasttoken", "max", "none"]))
     options = {"pooling": pooling, "normalize": bool(r.integers(2)), "spins": 10}
     types = r.integers(0, max(sizes.types, 1), ids.shape)
     together = encoder.run(ids, mask, types=types, threads=int(r.integers(1, 4)), **options)

@@ -12,7 +12,8 @@ import numpy as np
 class Sizes:
     """The sizes of a random encoder; `embedded` below `hidden` means a projection.
 
-    `windows` are those of the layers, of an encoder in the form of ModernBERT.
+    `windows` are those of the layers, of an encoder in the form of ModernBERT; `decoder` makes it
+    one of Gemma's kind, whose heads have `size` numbers.
     """
 
     hidden: int = 64
@@ -27,6 +28,20 @@ class Sizes:
     skipped_id: int = -1
     windows: tuple[int, ...] = ()
     types: int = 0
+    decoder: bool = False
+    causal: bool = False
+    key_heads: int = 0
+    size: int = 0
+
+    @property
+    def head(self) -> int:
+        """Numbers of a head."""
+        return self.size or self.hidden // self.heads
+
+    @property
+    def shared(self) -> int:
+        """Number of heads of keys."""
+        return self.key_heads or self.heads
 
 
 class RandomEncoder:
@@ -45,8 +60,8 @@ class RandomEncoder:
         self.relative = self._normal(s.heads, 2 * s.positions - 1) if s.relative else None
         self.layers = [
             {
-                "query_key_value": self._dense(h, 3 * h),
-                "attention_out": self._dense(h, h),
+                "query_key_value": self._dense(h, (s.heads + 2 * s.shared) * s.head),
+                "attention_out": self._dense(s.heads * s.head, h),
                 "attention_norm": self._norm(h),
                 # reaches where GELU is flat, too
                 "inner": self._dense(h, s.inner * (2 if s.windows else 1), 2.0),
@@ -57,6 +72,9 @@ class RandomEncoder:
         ]
         for number, window in enumerate(s.windows):
             self.layers[number] |= {"window": window, "rotary": self._angles(10.0 ** (number + 1))}
+        for layer in self.layers if s.decoder else ():
+            layer |= {name: self._norm(s.head) for name in ("query_norm", "key_norm")}
+            layer |= {name: self._norm(h) for name in ("attention_after", "out_after")}
         self.types = self._normal(s.types, e) if s.types else None
 
     def native(self, core, precision, instruction_set=""):
@@ -66,7 +84,13 @@ class RandomEncoder:
             precision=precision,
             heads=s.heads,
             inner=s.inner,
-            scale=(s.hidden // s.heads) ** -0.5,
+            key_heads=s.shared,
+            size=s.head,
+            scale=s.head**-0.5,
+            word_scale=3.0 if s.decoder else 1.0,
+            raw=s.decoder,
+            centred=not s.decoder,
+            causal=s.causal,
             epsilon=1e-6,
             activation=s.activation,
             words=self.words,
@@ -94,11 +118,14 @@ class RandomEncoder:
         embedded = self.words[ids] + (0 if self.sizes.windows else positions)
         if self.types is not None:
             embedded = embedded + self.types[types or [0] * len(ids)]
+        if self.sizes.decoder:
+            x = embedded.astype(np.float64) * 3
+            return self._modern(x, _normalize(x, self.norm, centred=False))
         x = _normalize(embedded, self.norm)
         if self.projection:
             x = _linear(x, self.projection)
         if self.sizes.windows:
-            return self._modern(x)
+            return self._modern(x, x)
         for layer in self.layers:
             context = self._attend(_linear(x, layer["query_key_value"]))
             x = _normalize(x + _linear(context, layer["attention_out"]), layer["attention_norm"])
@@ -106,20 +133,32 @@ class RandomEncoder:
             x = _normalize(x + _linear(inner, layer["out"]), layer["out_norm"])
         return x
 
-    def _modern(self, x: np.ndarray) -> np.ndarray:
-        normed = x
+    def _modern(self, x: np.ndarray, normed: np.ndarray) -> np.ndarray:
+        centred = not self.sizes.decoder
+
+        def after(part: np.ndarray, name: str) -> np.ndarray:
+            return _normalize(part, layer[name], centred=centred) if name in layer else part
+
         for layer in self.layers:
             context = self._attend(_linear(normed, layer["query_key_value"]), layer)
-            x = x + _linear(context, layer["attention_out"])
-            inner = _linear(_normalize(x, layer["attention_norm"]), layer["inner"])
+            x = x + after(_linear(context, layer["attention_out"]), "attention_after")
+            inner = _linear(_normalize(x, layer["attention_norm"], centred=centred), layer["inner"])
             activated = _ACTIVATIONS[self.sizes.activation](inner[:, : self.sizes.inner])
-            x = x + _linear(activated * inner[:, self.sizes.inner :], layer["out"])
-            normed = _normalize(x, layer["out_norm"])
+            part = _linear(activated * inner[:, self.sizes.inner :], layer["out"])
+            x = x + after(part, "out_after")
+            normed = _normalize(x, layer["out_norm"], centred=centred)
         return normed
 
     def _attend(self, qkv: np.ndarray, layer: dict | None = None) -> np.ndarray:
-        n, heads = len(qkv), self.sizes.heads
-        query, key, value = qkv.reshape(n, 3, heads, -1).transpose(1, 2, 0, 3)
+        s, n, group = self.sizes, len(qkv), self.sizes.heads // self.sizes.shared
+        split = qkv.reshape(n, -1, s.head).transpose(1, 0, 2)
+        query, key, value = np.split(split, [s.heads, s.heads + s.shared])
+        if layer and "query_norm" in layer:
+            query, key = (
+                _normalize(x, (layer[name][0], 0), centred=False)
+                for x, name in ((query, "query_norm"), (key, "key_norm"))
+            )
+        key, value = key.repeat(group, axis=0), value.repeat(group, axis=0)
         if layer:
             query, key = (_rotate(x, layer["rotary"][:n]) for x in (query, key))
         scores = query @ key.transpose(0, 2, 1) / np.sqrt(query.shape[-1])
@@ -129,12 +168,14 @@ class RandomEncoder:
         if layer and layer["window"]:
             distance = np.arange(n) - np.arange(n)[:, None]
             scores[:, np.abs(distance) > layer["window"]] = -np.inf
+        if s.causal:
+            scores[:, np.arange(n)[:, None] < np.arange(n)] = -np.inf
         powers = np.exp(scores - scores.max(-1, keepdims=True))
         context = powers / powers.sum(-1, keepdims=True) @ value
         return context.transpose(1, 0, 2).reshape(n, -1)
 
     def _angles(self, base: float) -> np.ndarray:
-        size = self.sizes.hidden // self.sizes.heads
+        size = self.sizes.head
         frequencies = base ** (-np.arange(0, size, 2) / size)
         angles = np.arange(self.sizes.positions)[:, None] * frequencies
         return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
@@ -161,9 +202,9 @@ def _linear(x, pair):
     return x @ pair[0].astype(np.float64) + pair[1]
 
 
-def _normalize(x, pair):
+def _normalize(x, pair, *, centred=True):
     x = x.astype(np.float64)
-    centered = x - x.mean(-1, keepdims=True)
+    centered = x - x.mean(-1, keepdims=True) if centred else x
     variance = (centered**2).mean(-1, keepdims=True)
     return centered / np.sqrt(variance + 1e-6) * pair[0] + pair[1]
 
@@ -176,4 +217,9 @@ def _gelu_tanh(x):
     return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
-_ACTIVATIONS = {"gelu": _gelu, "gelu_tanh": _gelu_tanh}
+_ACTIVATIONS = {
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "relu": lambda x: np.maximum(x, 0),
+}

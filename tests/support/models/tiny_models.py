@@ -19,6 +19,12 @@ SENTENCES = [
     "word",
 ]
 
+# How transformers' Qwen2Tokenizer splits words, whatever the file of the tokenizer says.
+PRETOKENIZE_REGEX = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
 # Special tokens in the order of their ids: (name in transformers, token).
 BERT_TOKENS = [("pad", "[PAD]"), ("unk", "[UNK]"), ("cls", "[CLS]"), ("sep", "[SEP]"),
                ("mask", "[MASK]")]  # fmt: skip
@@ -61,6 +67,29 @@ TINY = {
         "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}),
     "roformer": Tiny(config={"embedding_size": 16}),  # a family for which we have no row
 }  # fmt: skip
+# Families that the native engine computes, whose graphs are as PyTorch writes them.
+# With the token that transformers' Qwen2Tokenizer always has.
+QWEN_TOKENS = [*BERT_TOKENS, ("eos", "<|endoftext|>")]
+_DECODER = {"num_key_value_heads": 2, "head_dim": 12, "pad_token_id": 0, "bos_token_id": 2,
+            "eos_token_id": 3}  # fmt: skip
+UNFUSED = {
+    "nomic_bert": Tiny(),
+    "gte": Tiny("unigram", ROBERTA_TOKENS, "cls", types=False, config=_ROBERTA | {
+        "max_position_embeddings": 128}),
+    "jina_embeddings_v3": Tiny("unigram", ROBERTA_TOKENS, types=False, config=_ROBERTA | {
+        "max_position_embeddings": 128}),
+    "megatron-bert": Tiny(),
+    "xlm-roberta-xl": Tiny("unigram", ROBERTA_TOKENS, types=False, config=_ROBERTA),
+    "eurobert": Tiny("bpe", types=False, config=_DECODER | {"mask_token_id": 4}),
+    "qwen2": Tiny("qwen", QWEN_TOKENS, pooling="lasttoken", types=False, config=_DECODER),
+    "qwen3": Tiny("bpe", pooling="lasttoken", types=False, config=_DECODER),
+    "llama": Tiny("bpe", types=False, config=_DECODER | {"is_causal": False}),
+    "mistral": Tiny("bpe", pooling="lasttoken", types=False, config=_DECODER | {
+        "sliding_window": 16}),
+    "gemma3_text": Tiny("bpe", types=False, config=_DECODER | {
+        "sliding_window": 16, "query_pre_attn_scalar": 20, "use_bidirectional_attention": True,
+        "layer_types": ["sliding_attention", "full_attention"]}),
+}  # fmt: skip
 
 
 def _rank_pieces(words: Iterable[str], size: int, inner: str = "") -> list[tuple[str, float]]:
@@ -86,7 +115,15 @@ def _rank_pieces(words: Iterable[str], size: int, inner: str = "") -> list[tuple
 
 
 def make_tokenizer(tiny: Tiny, texts: list[str]):
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import (
+        Regex,
+        Tokenizer,
+        models,
+        normalizers,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
 
     special = [token for _, token in tiny.tokens]
     names = dict(tiny.tokens)
@@ -100,9 +137,14 @@ def make_tokenizer(tiny: Tiny, texts: list[str]):
         vocabulary = {piece: number for number, piece in enumerate(pieces)}
         tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=names["unk"]))
         tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, split
-    elif tiny.pieces == "bpe":
+    elif tiny.pieces in ("bpe", "qwen"):
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        if tiny.pieces == "qwen":
+            tokenizer.normalizer = normalizers.NFC()
+            split = pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), "isolated")
+            bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+            tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, bytes_of])
         trainer = trainers.BpeTrainer(
             vocab_size=size,
             special_tokens=special,
@@ -149,7 +191,7 @@ def make_model(
         PreTrainedTokenizerFast,
     )
 
-    tiny = TINY[family]
+    tiny = (TINY | UNFUSED)[family]
     tokenizer = make_tokenizer(tiny, texts + SENTENCES)
     size = {
         "vocab_size": tokenizer.get_vocab_size(),
