@@ -19,8 +19,9 @@ from mirror_rt.errors import ConfigError, ModelError
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.io.atomic import check_free
 from mirror_rt.reranking.score_head import ScoreHead, pack_layers
-from mirror_train.model.declared_modules import as_model_error, declared_head
+from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.license import describe_base
+from mirror_train.model.model_checks import as_model_error
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, Source
 

@@ -68,8 +68,9 @@ def refuse(owner: str, hints: Mapping[str, str], given: Mapping[str, Any]) -> No
 def renamed(*positional: str, **names: str | None) -> Callable[[F], F]:
     """Return a decorator that takes keywords by their old names, too; the new name goes first.
 
-    What has no new name is dropped with a warning. `positional` are the keywords that further
-    positional arguments were, behind `self` and one more.
+    What has no new name is dropped with a warning; the new name `keywords.key` is that of a key of
+    the argument `keywords`. `positional` are the keywords that further positional arguments were,
+    behind `self` and one more.
     """
 
     def decorate(function: F) -> F:
@@ -82,12 +83,15 @@ def renamed(*positional: str, **names: str | None) -> Callable[[F], F]:
                 value, new = options.pop(old), names[old]
                 if new is None:
                     logger.warning("%s: the argument %s has no effect", function.__qualname__, old)
-                else:
-                    logger.warning(
-                        "The %s `%s` argument was renamed and is now deprecated, use `%s`",
-                        function.__qualname__, old, new,
-                    )  # fmt: skip
-                    options.setdefault(new, value)
+                    continue
+                new, _, key = new.partition(".")
+                logger.warning(
+                    "The %s `%s` argument %s deprecated, use `%s`", function.__qualname__, old,
+                    "is" if key else "was renamed and is now", new,
+                )  # fmt: skip
+                if key:
+                    options[new] = {**(options.get(new) or {}), key: value}
+                options.setdefault(new, value)
             return function(*args, **options)
 
         return cast(F, call)

@@ -63,7 +63,8 @@ class CrossEncoder(BaseModel):
         model_name="model_name_or_path", automodel_args="model_kwargs",
         tokenizer_args="processor_kwargs", tokenizer_kwargs="processor_kwargs",
         config_args="config_kwargs", cache_dir="cache_folder",
-        default_activation_function="activation_fn", classifier_dropout=None,
+        default_activation_function="activation_fn",
+        classifier_dropout="config_kwargs.classifier_dropout",
     )  # fmt: skip
     def __init__(
         self, model_name_or_path: str | Path, *, modules: object = None, device: str | None = None,

@@ -205,10 +205,11 @@ def test_the_cross_encoder_of_fastembed_yields_logits(ours):
     assert any("rerank" in name for name in names)
 
 
-def test_dropout_and_types_of_torch_change_nothing(ours):
+def test_dropout_and_types_of_torch_change_nothing(ours, caplog):
     old = CrossEncoder(str(ours.reranker.folder), classifier_dropout=0.5, trust_remote_code=True,
                        automodel_args={"torch_dtype": torch.float32})  # fmt: skip
-    assert old.config.classifier_dropout is None
+    assert old.config.classifier_dropout == 0.5
+    assert "`classifier_dropout` argument is deprecated, use `config_kwargs`" in caplog.text
     np.testing.assert_array_equal(old.predict(PAIRS), ours.predict(PAIRS))
     new = CrossEncoder(str(ours.reranker.folder), config_kwargs={"classifier_dropout": 0.5})
     assert new.model.config.classifier_dropout == 0.5

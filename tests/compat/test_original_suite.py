@@ -58,7 +58,6 @@ CROSS_OTHERS = [
     "test_predict_raises_on_mixed_batch", "test_message_input_with_a_single",
 ]  # fmt: skip
 CROSS_REASONS = {
-    "test_classifier_dropout_is_set": (1, "what acts in training alone is taken and not kept"),
     "test_load_activation_fn_from_config_custom": (1, _SAVED),
     "test_logger_warning": (1, "a limit above that of the model is refused"),
     "test_predict_batch_size_1": (1, _MODULES),

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from pathlib import Path
 from typing import cast, get_args
 
 from torch import nn
 
-from mirror_rt.bundle.declarations import MODULES, Module
+from mirror_rt.bundle.declarations import Module
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.manifest import Pooling
-from mirror_rt.errors import BundleError, MirrorError, ModelError
+from mirror_rt.errors import ModelError
 from mirror_train.model.dense import load_dense
 from mirror_train.model.glow import load_flow
+from mirror_train.model.model_checks import as_model_error, unsupported
 from mirror_train.model.pooling_head import Head, Normalize
 
 FLOW_MODULE = "mirror_train.glow.Flow"  # a name in files on disk, which must not move with the code
@@ -56,32 +54,7 @@ def declared_head(description: ModelDescription) -> Head | None:
     return Head(poolings, layers[:-1] if normalize else layers, normalize=normalize)
 
 
-def unsupported(folder: Path, name: str) -> ModelError:
-    """Return the error for a module that is not known."""
-    return ModelError(f"{folder}: the module {name} of {MODULES} is not supported")
-
-
 def _layer(module: Module) -> nn.Module:
     if module.name == FLOW_MODULE:
         return load_flow(module.declared)
     return Normalize() if module.name == "Normalize" else load_dense(module.declared)
-
-
-@contextlib.contextmanager
-def as_model_error(folder: Path | None = None) -> Iterator[None]:
-    """Raise a BundleError about a declaration as a ModelError: the folder is no bundle.
-
-    With the `folder` that libraries load, all of their exceptions become one, too: transformers,
-    huggingface_hub, safetensors, tokenizers and pickle have no common base class.
-    """
-    try:
-        yield
-    except BundleError as error:
-        raise ModelError(str(error)) from error
-    except MirrorError:
-        raise
-    except Exception as error:
-        if folder is None:
-            raise
-        reason = " ".join(str(error).split()[:40]) or repr(error)
-        raise ModelError(f"{folder} cannot be loaded: {reason}") from error

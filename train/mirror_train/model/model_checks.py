@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,9 @@ from transformers import AutoModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from mirror_rt.bundle.checkpoint_files import shards_of
-from mirror_rt.bundle.declarations import INDEX, WEIGHTS
+from mirror_rt.bundle.declarations import INDEX, MODULES, WEIGHTS
 from mirror_rt.bundle.description import ModelDescription
-from mirror_rt.errors import ModelError, Setting
-from mirror_train.model.declared_modules import unsupported
+from mirror_rt.errors import BundleError, MirrorError, ModelError, Setting
 from mirror_train.model.dense import refuse_compressed
 
 logger = logging.getLogger("mirror_train")
@@ -33,6 +34,26 @@ _MOST = {
 }
 # Files hold at least four bits for a weight; tied weights are stored, and counted, once.
 _WEIGHTS_A_BYTE = 4
+
+
+@contextlib.contextmanager
+def as_model_error(folder: Path | None = None) -> Iterator[None]:
+    """Raise a BundleError about a declaration as a ModelError: the folder is no bundle.
+
+    With the `folder` that libraries load, all of their exceptions become one, too: transformers,
+    huggingface_hub, safetensors, tokenizers and pickle have no common base class.
+    """
+    try:
+        yield
+    except BundleError as error:
+        raise ModelError(str(error)) from error
+    except MirrorError:
+        raise
+    except Exception as error:
+        if folder is None:
+            raise
+        reason = " ".join(str(error).split()[:40]) or repr(error)
+        raise ModelError(f"{folder} cannot be loaded: {reason}") from error
 
 
 def check_folder(description: ModelDescription, trust_remote_code: bool) -> None:
@@ -61,6 +82,11 @@ def check_folder(description: ModelDescription, trust_remote_code: bool) -> None
     _check_weight_files(description)
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         raise ModelError(f"{folder} has no tokenizer: expected tokenizer.json beside the model")
+
+
+def unsupported(folder: Path, name: str) -> ModelError:
+    """Return the error for a module that is not known."""
+    return ModelError(f"{folder}: the module {name} of {MODULES} is not supported")
 
 
 def check_size(folder: Path, config: Any) -> None:

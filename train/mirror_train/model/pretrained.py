@@ -25,10 +25,10 @@ from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.io.atomic import sha256
 from mirror_rt.tokens.settings import lowercase_first
 from mirror_rt.tokens.tokenization import TextTokenizer
-from mirror_train.model.declared_modules import as_model_error
 from mirror_train.model.dense import check_finite
 from mirror_train.model.dropout import set_dropout
 from mirror_train.model.model_checks import (
+    as_model_error,
     check_architecture,
     check_folder,
     check_size,
@@ -208,8 +208,8 @@ class Source:
                 trust_remote_code=trust_remote_code,
             )
         check_weights(folder, report, optional=() if classifies else ("pooler.",))
-        check_finite(whole, folder)
         check_tokenizer(folder, tokenizer, config)
+        check_finite(whole, folder)
         model, pooler = whole.base_model, None
         if family_of(model).pooler and not classifies:
             # A head for next-sentence prediction, which embeddings do not use.
