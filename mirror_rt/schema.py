@@ -156,7 +156,8 @@ def _inner(where: str, key: str | int) -> str:
 
 def check_rules(values: Any) -> None:
     """Raise ConfigError for a field, other than None, that breaks a rule in its annotation."""
-    hints = _hints(type(values))
+    kind: Any = type(values)
+    hints = _hints(kind)
     for name in (field.name for field in dataclasses.fields(values)):
         value = getattr(values, name)
         for rule in getattr(hints[name], "__metadata__", ()):

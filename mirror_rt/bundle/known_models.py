@@ -91,11 +91,10 @@ def known_models() -> tuple[KnownModel, ...]:
     ready = build(list[KnownModel], tomllib.loads(_read("models.toml"))["models"], "models")
     _, *rows = (line.split("\t") for line in _read("hub_models.tsv").splitlines())
     on_hubs = (
-        KnownModel(
-            name, family, int(dimension), int(most), languages, its_license, float(size), *why
-        )
-        for name, family, dimension, most, languages, its_license, size, *why in rows
-    )
+        KnownModel(name, family, int(dimension), int(most), languages, licence, float(size),
+                   note="".join(more[:1]), export="".join(more[1:]))
+        for name, family, dimension, most, languages, licence, size, *more in rows
+    )  # fmt: skip
     return (*ready, *on_hubs)
 
 
