@@ -35,16 +35,16 @@ find_pythons() {
   done
 }
 
-# A compiler for glibc 2.28, as one program: CMake takes no command of several words.
+# Compilers for glibc 2.28 or musl, as one program each: CMake takes no command of several words.
 write_compilers() {
-  local zig name
+  local zig compiler
   zig=$("$tools/bin/python" -c 'import ziglang, pathlib; print(pathlib.Path(ziglang.__file__).with_name("zig"))')
-  for name in cc c++; do
-    printf '#!/bin/sh\nexec "%s" %s -target %s-linux-%s "$@"\n' "$zig" "$name" "$machine" $zig_libc \
-      > "$tools/bin/$machine-$libc-$name"
-    chmod +x "$tools/bin/$machine-$libc-$name"
-  done
-  export CC=$tools/bin/$machine-$libc-cc CXX=$tools/bin/$machine-$libc-c++
+  compiler="$tools/bin/$machine-$libc"
+  printf '#!/bin/sh\nexec "%s" cc -target %s "$@"\n' "$zig" "$machine-linux-$zig_libc" > "$compiler-cc"
+  printf '#!/bin/sh\nZIG="%s" ZIG_TARGET=%s exec sh "%s" "$@"\n' "$zig" "$machine-linux-$zig_libc" \
+    "$root/tests/support/compiled/zig-c++" > "$compiler-c++"
+  chmod +x "$compiler-cc" "$compiler-c++"
+  export CC=$compiler-cc CXX=$compiler-c++
 }
 
 # The library is called libc.so by this linker, and by that of Alpine as auditwheel expects it.

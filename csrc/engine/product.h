@@ -78,7 +78,8 @@ inline void multiply(const typename Op::Unit* a, std::int64_t a_stride, const ty
   }
 }
 
-/// The same by products of two rows and two columns; an odd last row stands for two.
+/// The same by products of two rows and two columns; an odd last row stands for two. Only one unit
+/// of `b` is held at a time: the sums leave no registers for more.
 template <class Op, int R, int V, int Lines>
 inline void multiply_squares(const typename Op::Unit* a, std::int64_t a_stride,
                              const typename Op::Unit* b, std::int64_t b_stride, std::int64_t units,
@@ -87,14 +88,16 @@ inline void multiply_squares(const typename Op::Unit* a, std::int64_t a_stride,
   for (const auto* end = a + units; a < end; ++a, b += b_stride) {
     for (int line = 0; line < 2 * Lines; ++line) __builtin_prefetch(ahead.place + line * kLine);
     ahead.place += ahead.step;
-    typename Op::Units right[2 * V];
-#pragma GCC unroll 8
-    for (int v = 0; v < 2 * V; ++v) right[v] = load_as<typename Op::Units>(b + 2 * v);
+    typename Op::Units left[(R + 1) / 2];
 #pragma GCC unroll 4
     for (int r = 0; r < R; r += 2) {
-      const typename Op::Units left = {a[r * a_stride], a[(r + 1 < R ? r + 1 : r) * a_stride]};
+      left[r / 2] = typename Op::Units{a[r * a_stride], a[(r + 1 < R ? r + 1 : r) * a_stride]};
+    }
 #pragma GCC unroll 8
-      for (int v = 0; v < 2 * V; ++v) local[r / 2][v] = Op::add(local[r / 2][v], right[v], left);
+    for (int v = 0; v < 2 * V; ++v) {
+      const auto right = load_as<typename Op::Units>(b + 2 * v);
+#pragma GCC unroll 4
+      for (int r = 0; r < (R + 1) / 2; ++r) local[r][v] = Op::add(local[r][v], right, left[r]);
     }
   }
 #pragma GCC unroll 8
