@@ -83,12 +83,13 @@ cross() { # PYTHON: its headers serve all processors, as only names of folders d
 }
 
 try_there() { # PYTHON: lets that of the other system import the wheel, from a folder
-  local away version
+  local away version libcs platforms
   away=$(mktemp -d)
   version=$("$1" -c 'import sys; print("%d%d" % sys.version_info[:2])')
+  case $libc in gnu) libcs=(2_{17..28}) ;; *) libcs=(1_1 1_2) ;; esac
+  mapfile -t platforms < <(printf -- "--platform=${tag}_%s_$machine\n" "${libcs[@]}")
   "$1" -m pip install --quiet --target "$away/packages" --only-binary :all: --python-version "$version" \
-    --platform "${tag}_1_2_$machine" --platform "${tag}_1_1_$machine" --platform "${tag}_2_28_$machine" \
-    --platform "${tag}_2_17_$machine" "$out"/mirror_rt-*-cp"$version"-*"$tag"*"$machine".whl
+    "${platforms[@]}" "$out"/mirror_rt-*-cp"$version"-*"$tag"*"$machine".whl
   cp "$root/deploy/check_wheel.py" "$away"
   # A command, whose words are split.
   (cd "$away" && PYTHONPATH=$away/packages $THEIR_PYTHON check_wheel.py)
