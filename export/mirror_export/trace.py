@@ -87,6 +87,7 @@ def trace(staged: Staged) -> Traced:
         pretrained.model,
         path,
         head=loaded.head,
+        scores=loaded.scores,
         input_names=names,
         max_length=pretrained.max_length,
     )

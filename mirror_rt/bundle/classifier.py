@@ -1,4 +1,4 @@
-"""Read the head of a cross-encoder from its checkpoint: two linear layers and an activation."""
+"""Read the head of a cross-encoder from its checkpoint: linear layers and an activation."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from mirror_rt.bundle.checkpoint_files import (
 )
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.families import Family, Tensors
-from mirror_rt.bundle.manifest import Manifest, PoolingMode
-from mirror_rt.bundle.plain_manifest import derived_manifest, tokens_of, width
+from mirror_rt.bundle.graph_header import read_header
+from mirror_rt.bundle.manifest import Manifest, PoolingMode, Variant
+from mirror_rt.bundle.plain_manifest import LOGITS, derived_manifest, tokens_of, width
 from mirror_rt.bundle.score_layers import LayerActivation, ScoreActivation, ScoreLayer, ScoreLayers
 from mirror_rt.errors import BundleError
 
@@ -31,8 +32,11 @@ NAMES: dict[str, LayerActivation] = {
     "linear": "identity",
     "swish": "silu",
 }
-# The values of fields where config.json does not say them.
-_USUAL = {"classifier_pooling": "cls", "classifier_activation": "gelu", "pooler_hidden_act": "gelu"}
+_USUAL_LABELS = 2  # where config.json names none
+# transformers' names of poolings, and ours.
+_POOLINGS: dict[str, PoolingMode] = {
+    "cls": "cls", "bos": "cls", "mean": "mean", "lasttoken": "lasttoken"
+}  # fmt: skip
 
 
 class Head(NamedTuple):
@@ -79,16 +83,19 @@ def head_of(
             "encoder without it"
         )
 
-    def vector(name: str, size: int, *, optional: bool = not row.biased) -> Floats:
+    def vector(name: str, size: int, *, optional: bool = not names.biased) -> Floats:
         if optional and name not in stored:
             return np.zeros(size, np.float32)
         if (found := floats(name)).shape != (size,):
             raise BundleError(f"{path}: {name} has the shape {found.shape}, expected [{size}]")
         return found
 
-    kind = _setting(described, names.activation, (*get_args(LayerActivation), *NAMES))
+    steps = [(names.out, "identity", "")]
+    if names.dense:
+        kind = _setting(described, names.activation, (*get_args(LayerActivation), *NAMES), "gelu")
+        steps.insert(0, (names.dense, kind, names.norm))
     layers, weights = [], []
-    for name, activation, norm in ((names.dense, kind, names.norm), (names.out, "identity", "")):
+    for name, activation, norm in steps:
         own = name.removeprefix(f"{row.prefix}.")
         matrix = floats(f"{own}.weight")
         if matrix.ndim != 2:
@@ -104,8 +111,8 @@ def head_of(
         weights.append(arrays)
     labels = _labels(described.config, layers[-1].outputs)
     head = ScoreLayers(layers, labels, score_activation(described, len(labels)))
-    pooling = cast(PoolingMode, _setting(described, names.pooling, ("cls", "mean")))
-    return Head(pooling, head, weights)
+    pooling = _setting(described, names.pooling, [*_POOLINGS], names.usual_pooling)
+    return Head(_POOLINGS[pooling], head, weights)
 
 
 def describe_cross_encoder(described: ModelDescription) -> Manifest:
@@ -115,9 +122,7 @@ def describe_cross_encoder(described: ModelDescription) -> Manifest:
         BundleError: a file is missing or damaged, or declares what the engine does not compute.
     """
     folder = described.folder
-    described.check_kind("CrossEncoder")
-    if not described.is_classifier:
-        raise BundleError(f"{folder} scores no pairs: it is no sequence classification")
+    _check_pairs(described)
     with sizes_of(described):
         head, dimension = read_head(described), width(described)
     if problem := head.described.problem(dimension):
@@ -133,6 +138,41 @@ def describe_cross_encoder(described: ModelDescription) -> Manifest:
         format="safetensors files",
     )
     return with_history(described, made)
+
+
+def describe_scoring_graphs(described: ModelDescription, variants: dict[str, Variant]) -> Manifest:
+    """Return the manifest of ONNX files of a cross-encoder, whose graphs give logits themselves.
+
+    Its head has no layers, and its dimension is the number of labels.
+    """
+    _check_pairs(described)
+    path = described.folder / next(iter(variants.values())).file
+    sizes = read_header(path).outputs.get(LOGITS)
+    if sizes is None or len(sizes) != 2:
+        raise BundleError(f"{path} gives no {LOGITS} of pairs")
+    labels = _labels(described.config, sizes[1] or _USUAL_LABELS)
+    if sizes[1] not in (None, len(labels)):
+        raise BundleError(
+            f"{path} gives {sizes[1]} {LOGITS}, config.json names {len(labels)} labels"
+        )
+    head = ScoreLayers([], labels, score_activation(described, len(labels)))
+    output = {"graph": {"output": LOGITS, "width": len(labels)}}
+    return derived_manifest(
+        described,
+        dimension=len(labels),
+        **tokens_of(described),
+        pooling="cls",  # of no meaning here
+        normalize=False,
+        scores=asdict(head),
+        variants={name: asdict(variant) | output for name, variant in variants.items()},
+        format="ONNX files",
+    )
+
+
+def _check_pairs(described: ModelDescription) -> None:
+    described.check_kind("CrossEncoder")
+    if not described.is_classifier:
+        raise BundleError(f"{described.folder} scores no pairs: it is no sequence classification")
 
 
 def score_activation(described: ModelDescription, labels: int) -> ScoreActivation:
@@ -156,9 +196,9 @@ def score_activation(described: ModelDescription, labels: int) -> ScoreActivatio
     return known[name]
 
 
-def _setting(described: ModelDescription, name: str, known: Sequence[str]) -> str:
+def _setting(described: ModelDescription, name: str, known: Sequence[str], usual: str) -> str:
     """Return a value of a head: the name itself, or that of the field of config.json."""
-    value = name if name in known else described.config.get(name, _USUAL.get(name))
+    value = name if name in known else described.config.get(name, usual)
     if value not in known:
         raise BundleError(
             f"{described.transformer / 'config.json'}: {name} is {value!r}, which has no "

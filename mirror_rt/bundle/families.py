@@ -23,12 +23,14 @@ class Classifier:
     """The layers of a family's `...ForSequenceClassification` behind its token vectors.
 
     Attributes:
-        dense: module name of the first linear layer.
+        dense: module name of the first linear layer; "" for none.
         activation: name of the activation behind it in transformers, or the field of config.json
             that holds the name.
         out: module name of the last linear layer, which gives the logits.
         norm: module name of a layer normalisation behind the activation; "" for none.
         pooling: pooling of the token vectors, or the field of config.json that holds its name.
+        usual_pooling: where config.json does not say it.
+        biased: whether the layers have biases, whatever config.json says.
     """
 
     dense: str
@@ -36,6 +38,8 @@ class Classifier:
     out: str = "classifier"
     norm: str = ""
     pooling: str = "cls"
+    usual_pooling: str = "cls"
+    biased: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +238,11 @@ FAMILIES = {
         fused={"MultiHeadAttention": 1, "RotaryEmbedding": 2},
         attention_output="attn.Wo",
         classifier=Classifier(
-            "head.dense", "classifier_activation", norm="head.norm", pooling="classifier_pooling"
+            "head.dense",
+            "classifier_activation",
+            norm="head.norm",
+            pooling="classifier_pooling",
+            biased=False,
         ),
         tensors=Tensors(
             "model",
@@ -267,6 +275,8 @@ FAMILIES = {
 
 _PROJECTIONS = tuple(f"self_attn.{x}_proj" for x in "qkv")
 _GATED = ("mlp.gate_proj", "mlp.up_proj")
+# One layer on the vector of the last token.
+_SCORE = Classifier("", "identity", out="score", pooling="lasttoken", biased=False)
 # Encoders with rotary positions, and norms behind the halves of layers.
 _ROTARY = Tensors(
     "nomic_bert",
@@ -319,8 +329,9 @@ _DECODER = Tensors(
     epsilon=("rms_norm_eps", 1e-6),
 )
 FAMILIES |= {
-    "nomic_bert": Family(tensors=_ROTARY),
+    "nomic_bert": Family(classifier=Classifier("nomic_bert.pooler.dense", "tanh"), tensors=_ROTARY),
     "gte": Family(
+        classifier=Classifier("gte.pooler.dense", "tanh"),
         tensors=dataclasses.replace(
             _ROTARY,
             prefix="gte",
@@ -336,24 +347,30 @@ FAMILIES |= {
                 ("attn_ln", "post_attention_layernorm"),
                 ("mlp_ln", "post_mlp_layernorm"),
             ),
-        )
+        ),
     ),
-    "qwen2": Family(tensors=dataclasses.replace(_DECODER, biased=("query_key_value",))),
+    "qwen2": Family(
+        classifier=_SCORE, tensors=dataclasses.replace(_DECODER, biased=("query_key_value",))
+    ),
     "qwen3": Family(
+        classifier=_SCORE,
         tensors=dataclasses.replace(
             _DECODER, query_norm="self_attn.q_norm", key_norm="self_attn.k_norm"
-        )
+        ),
     ),
     "eurobert": Family(
-        tensors=dataclasses.replace(_DECODER, causal=False, epsilon=("rms_norm_eps", 1e-5))
+        classifier=Classifier("dense", "gelu", pooling="classifier_pooling", usual_pooling="late"),
+        tensors=dataclasses.replace(_DECODER, causal=False, epsilon=("rms_norm_eps", 1e-5)),
     ),
-    "llama": Family(tensors=_DECODER),
+    "llama": Family(classifier=_SCORE, tensors=_DECODER),
     "mistral": Family(
+        classifier=_SCORE,
         tensors=dataclasses.replace(
             _DECODER, window="sliding_window", usual_window=4096, full_every=("", 0, 0)
-        )
+        ),
     ),
     "gemma3_text": Family(
+        classifier=_SCORE,
         tensors=dataclasses.replace(
             _DECODER,
             attention_norm="pre_feedforward_layernorm",
@@ -370,9 +387,10 @@ FAMILIES |= {
             usual_window=4096,
             full_every=("sliding_window_pattern", 6, 1),
             activation=("hidden_activation", "gelu_pytorch_tanh"),
-        )
+        ),
     ),
     "jina_embeddings_v3": Family(
+        classifier=_IN_PARTS,
         tensors=dataclasses.replace(
             _ROTARY,
             prefix="roberta",
@@ -394,6 +412,7 @@ FAMILIES |= {
         ),
     ),
     "megatron-bert": Family(
+        classifier=Classifier("bert.pooler.dense", "tanh"),
         tensors=Tensors(
             "bert",
             norm="",
@@ -403,6 +422,7 @@ FAMILIES |= {
         ),
     ),
     "xlm-roberta-xl": Family(
+        classifier=_IN_PARTS,
         tensors=Tensors(
             "roberta",
             norm="",

@@ -21,9 +21,10 @@ from mirror_rt.bundle.checkpoint_files import (
     refuse_pickled,
     shards_of,
 )
-from mirror_rt.bundle.classifier import describe_cross_encoder
+from mirror_rt.bundle.classifier import describe_cross_encoder, describe_scoring_graphs
 from mirror_rt.bundle.declarations import INDEX, WEIGHTS
 from mirror_rt.bundle.description import ModelDescription, describe_folder
+from mirror_rt.bundle.families import FAMILIES, GENERIC
 from mirror_rt.bundle.graph_header import read_header
 from mirror_rt.bundle.hub import download
 from mirror_rt.bundle.json_document import to_export
@@ -61,7 +62,8 @@ def describe_bundle(
     """Describe a bundle, or files that others published, with a manifest of any of them.
 
     Of several, these are taken in this order: a bundle, a static encoder, ONNX files, and weights
-    in safetensors, which alone are those of a cross-encoder or of a tuned folder.
+    in safetensors, which are all that a tuned folder has, and come first of a cross-encoder that
+    the native engine computes.
 
     Args:
         folder: the folder.
@@ -85,20 +87,24 @@ def describe_bundle(
     if described.is_static and texts:
         manifest = describe_static(described)
         return dataclasses.replace(described, manifest=manifest, tokenizer=TokenizerSettings())
-    variants = {} if tuned or not texts else onnx_variants(folder)
+    variants = {} if tuned else onnx_variants(folder)
     pairs = not texts or (described.is_classifier and "mirror_rt cross-encoder" in formats)
-    weights = described.weights is not None and (weights or pairs or not variants)
+    family = FAMILIES.get(str(described.config.get("model_type")), GENERIC)
+    weights = weights or not variants or (pairs and family.tensors is not None)
+    weights = weights and described.weights is not None
     if not variants and not weights:
         refuse_pickled(described)
         Manifest.read(folder, formats)  # its error says what the folder lacks
     described = _with_tokenizer(described, described.transformer if weights else folder)
     try:
-        if not weights:
-            manifest = describe_plain(described, variants, pooling)
-        elif pairs:
+        if weights and pairs:
             manifest = describe_cross_encoder(described)
-        else:
+        elif weights:
             manifest = describe_checkpoint(described, pooling)
+        elif pairs:
+            manifest = describe_scoring_graphs(described, variants)
+        else:
+            manifest = describe_plain(described, variants, pooling)
         return dataclasses.replace(described, manifest=manifest)
     except BundleError as error:
         raise BundleError(f"{error}. Or {to_export(folder)}") from error
@@ -113,11 +119,13 @@ def _with_tokenizer(described: ModelDescription, folder: Path) -> ModelDescripti
 
 
 def scores_pairs(folder: Path) -> bool:
-    """Return whether a folder is that of a cross-encoder: a bundle, or weights in safetensors."""
+    """Return whether a folder is that of a cross-encoder: a bundle, or what others published."""
     if declared_format(folder) in BUNDLES:
         return declared_format(folder) == "mirror_rt cross-encoder"
     described = describe_folder(folder)
-    return described.is_classifier and described.weights is not None
+    return described.is_classifier and (
+        described.weights is not None or onnx_variants(folder) != {}
+    )
 
 
 def onnx_variants(folder: Path) -> dict[str, Variant]:

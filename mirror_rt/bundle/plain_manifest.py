@@ -21,6 +21,8 @@ PoolingChoice = Literal[
 # Outputs of a graph: vectors of tokens, and of texts as all modules give them.
 TOKEN_OUTPUTS = ("last_hidden_state", "token_embeddings")
 TEXT_OUTPUT = "sentence_embedding"
+# What the graph of a cross-encoder gives of pairs.
+LOGITS = "logits"
 
 
 def describe_plain(

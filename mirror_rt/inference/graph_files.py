@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Protocol
 
 from mirror_rt.bundle.manifest import BUNDLES, Layout, Manifest
-from mirror_rt.bundle.plain_manifest import TEXT_OUTPUT, TOKEN_OUTPUTS
+from mirror_rt.bundle.plain_manifest import LOGITS, TEXT_OUTPUT, TOKEN_OUTPUTS
 from mirror_rt.errors import BundleError
 from mirror_rt.tokens.joining import JoinedTokens
 from mirror_rt.tokens.padding import PaddedBatch
 
 # The graph of a bundle gives all of its outputs. Plain ONNX files give one of theirs at least.
 BUNDLE_OUTPUTS = ("sentence_embedding", "pooled_embedding")
-PLAIN_OUTPUTS = (*TOKEN_OUTPUTS, TEXT_OUTPUT)
+_PLAIN_OUTPUTS = (*TOKEN_OUTPUTS, TEXT_OUTPUT)
 
 
 class GraphPorts(Protocol):
@@ -44,6 +44,13 @@ def loadable(folder: Path, manifest: Manifest, graph: str) -> Path:
     return mapped if same else path
 
 
+def outputs_of(manifest: Manifest) -> tuple[str, ...]:
+    """Return the names of the outputs that are used of a graph."""
+    if manifest.format in BUNDLES:
+        return BUNDLE_OUTPUTS
+    return _PLAIN_OUTPUTS if manifest.scores is None else (LOGITS,)
+
+
 def check_graph(graph: GraphPorts, manifest: Manifest) -> None:
     """Raise BundleError if a graph does not take and give what its manifest's format promises."""
     plain = manifest.format not in BUNDLES
@@ -52,7 +59,7 @@ def check_graph(graph: GraphPorts, manifest: Manifest) -> None:
     if unusable or "input_ids" not in graph.inputs:
         taken = ", ".join(f"{name} {kind}" for name, kind in graph.inputs.items())
         raise BundleError(f"{graph.graph} takes {taken}; expected int64 {', '.join(takes)}")
-    gives = PLAIN_OUTPUTS if plain else BUNDLE_OUTPUTS
+    gives = outputs_of(manifest)
     given = [name for name in gives if name in graph.outputs]
     if not given or (len(given) < len(gives) and not plain):
         expected = f"{'one of' if plain else 'the pooled'} {', '.join(gives)}"

@@ -9,7 +9,7 @@ from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.plain_manifest import TOKEN_OUTPUTS, width
 from mirror_rt.errors import BundleError, ConfigError, Setting
 from mirror_rt.inference.bundle_model import BundleModel
-from mirror_rt.inference.graph_files import PLAIN_OUTPUTS
+from mirror_rt.inference.graph_files import outputs_of
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.pooled_model import Vectors
 from mirror_rt.inference.pooling import pool
@@ -31,7 +31,7 @@ class PlainModel(BundleModel):
                 Setting("cuda_graphs", True), f" needs a bundle; {to_export(described.folder)}"
             )
         super().__init__(described, options)
-        given = [name for name in PLAIN_OUTPUTS if name in self.runner.outputs]
+        given = [name for name in outputs_of(described.bundle) if name in self.runner.outputs]
         # The graph's own vector of a text, or the vectors of tokens, to be pooled here.
         self._text_output = str(self.variant.graph.get("output", given[0]))
         if given[0] in TOKEN_OUTPUTS:

@@ -102,6 +102,8 @@ class Reranker(LoadedBundle):
             pad_id=manifest.pad_id,
             settings=description.tokenizer,
         )
+        if manifest.pooling == "lasttoken":
+            tokenizer.check_last(description.config.get("pad_token_id"), folder)
         scored = ScoredModel(self._model, head)
         cache = self._model.open_cache(scored.dimension)
         prompts = Prompts(manifest.prompts, manifest.default_prompt_name)

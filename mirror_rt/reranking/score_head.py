@@ -7,7 +7,7 @@ normalisation its weight and bias [outputs].
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from mirror_rt.bundle.classifier import read_head
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.manifest import Layout
-from mirror_rt.bundle.score_layers import ScoreLayers
+from mirror_rt.bundle.score_layers import ScoreLayer, ScoreLayers
 from mirror_rt.errors import BundleError
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
@@ -31,12 +31,15 @@ class ScoreHead:
     def __init__(self, described: ScoreLayers, weights: npt.NDArray[np.float32]) -> None:
         self.described = described
         self._weights = weights
-        ends = np.cumsum([0, *(layer.weights for layer in described.layers)]).tolist()
-        self._layers: list[LinearLayer] = []
-        for layer, (begin, end) in zip(described.layers, pairwise(ends), strict=True):
-            matrix, rows = np.split(weights[begin:end], [layer.outputs * layer.inputs])
+        self._layers = [LinearLayer(layer, *arrays) for layer, arrays in self.layers()]
+
+    def layers(self) -> Iterator[tuple[ScoreLayer, list[npt.NDArray[np.float32]]]]:
+        """Yield each layer with its matrix [outputs, inputs], its bias, and those of its norm."""
+        ends = np.cumsum([0, *(layer.weights for layer in self.described.layers)]).tolist()
+        for layer, (begin, end) in zip(self.described.layers, pairwise(ends), strict=True):
+            matrix, rows = np.split(self._weights[begin:end], [layer.outputs * layer.inputs])
             shaped = matrix.reshape(layer.outputs, layer.inputs)
-            self._layers.append(LinearLayer(layer, shaped, *rows.reshape(-1, layer.outputs)))
+            yield layer, [shaped, *rows.reshape(-1, layer.outputs)]
 
     def __call__(self, vectors: npt.ArrayLike) -> Vectors:
         """Map vectors of pairs [n, D] to logits, float32 [n, C]."""
@@ -52,6 +55,8 @@ class ScoreHead:
             head = read_head(model)
             return cls(head.described, pack_layers(head.weights))
         folder, described = model.folder, model.bundle.scores
+        if described is not None and not described.layers:  # the graph gives logits
+            return cls(described, np.empty(0, np.float32))
         path = folder / Layout.scores
         if described is None:
             raise BundleError(f"{folder} is no cross-encoder: its manifest has no scores")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.errors import ConfigError, Setting
+from mirror_rt.errors import BundleError, ConfigError, Setting
 from mirror_rt.tokens.chunking import last_chunk
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.tokens.tokenization import TextTokenizer, TokenizedTexts
@@ -88,6 +89,17 @@ class PairTokenizer(TextTokenizer):
     def _cuts_left(self) -> bool:
         """Return False: the texts of a pair are cut here, each on the side of its pair."""
         return False
+
+    def check_last(self, padding: object, folder: Path) -> None:
+        """Raise BundleError if pairs end in the token that config.json has for padding.
+
+        Models that score the last token look for the last one that is not of padding.
+        """
+        if padding in [max(last, ~last) for last in self._after[-1:].tolist()]:  # of any type
+            raise BundleError(
+                f"{folder} scores the last token that is no padding, and its tokenizer puts the "
+                "token of padding behind every pair: give it another one for padding"
+            )
 
     def limit(self, max_length: int) -> None:
         """Set the most tokens of a pair, special tokens included; not while pairs are tokenised."""

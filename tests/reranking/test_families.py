@@ -6,12 +6,14 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from onnxruntime import InferenceSession
 from sentence_transformers import CrossEncoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import Encoder, Manifest, ModelError, Reranker
 from mirror_rt.bundle.families import FAMILIES
+from mirror_rt.errors import BundleError
 from rounding import LOGIT_ERROR, SCORE_ERROR
 from tiers import tiers
 from tiny_models import TINY, UNFUSED, make_model
@@ -54,6 +56,61 @@ def test_scores_are_those_of_the_peer(family, tiny_cross_encoder, tiny_reranker,
             logits = reranker.predict(pairs, activation="identity")
             np.testing.assert_allclose(logits, logits_of(folder, pairs)[:, 0], atol=LOGIT_ERROR)
     assert (reranker.providers == ["native"]) == (family not in NOT_NATIVE)
+
+
+@pytest.mark.parametrize("family", tiers(HEADED, fast=("modernbert", "qwen3")))
+def test_other_tools_find_the_logits_first(family, tiny_cross_encoder, tiny_reranker, pairs):
+    """As fastembed, by their place, and transformers.js, by their name."""
+    folder = tiny_cross_encoder(family)
+    session = InferenceSession(tiny_reranker(family) / "onnx" / "model.onnx")
+    assert session.get_outputs()[0].name == "logits"
+    tokens = AutoTokenizer.from_pretrained(folder)(
+        *map(list, zip(*pairs, strict=True)),
+        padding=True,
+        truncation=True,
+        max_length=128,
+        return_tensors="np",
+    )
+    found = session.run(None, {node.name: tokens[node.name] for node in session.get_inputs()})[0]
+    np.testing.assert_allclose(found, logits_of(folder, pairs), atol=LOGIT_ERROR)
+
+
+def test_graphs_of_others_that_give_logits(
+    tiny_cross_encoder, tiny_reranker, tiny_bundle, tmp_path, pairs
+):
+    """As optimum and transformers.js publish them: without weights beside the graph."""
+    folder, bundle = tmp_path / "published", tiny_reranker("bert")
+    shutil.copytree(tiny_cross_encoder("bert"), folder, ignore=lambda *_: ["model.safetensors"])
+    graph = folder / "onnx" / "model.onnx"
+    graph.parent.mkdir()
+    shutil.copy(bundle / "onnx" / "model.onnx", graph)
+    expected = Reranker.load(bundle, threads=1, providers="cpu").predict(pairs)
+    with Reranker.load(folder, threads=1) as reranker:
+        assert (reranker.labels, reranker.activation) == (("LABEL_0",), "sigmoid")
+        np.testing.assert_allclose(reranker.predict(pairs), expected, atol=SCORE_ERROR)
+    values = json.loads((folder / "config.json").read_text())
+    named = values | {"id2label": {"0": "no", "1": "yes"}}
+    (folder / "config.json").write_text(json.dumps(named))
+    with pytest.raises(BundleError, match=r"gives 1 logits, config.json names 2 labels"):
+        Reranker.load(folder)
+    shutil.copy(tiny_bundle("bert") / "onnx" / "model.onnx", graph)
+    with pytest.raises(BundleError, match=r"model.onnx gives no logits of pairs"):
+        Reranker.load(folder)
+
+
+def test_the_last_token_must_not_be_that_of_padding(tiny_cross_encoder, tmp_path):
+    """transformers looks for the last one that is not."""
+    folder = shutil.copytree(tiny_cross_encoder("qwen3"), tmp_path / "model")
+    for name, change in (
+        ("config.json", {"pad_token_id": 3}),
+        ("tokenizer_config.json", {"pad_token": "[SEP]"}),
+    ):
+        values = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(values | change))
+    with pytest.raises(BundleError, match=r"model scores the last .* padding behind every pair"):
+        Reranker.load(folder)
+    with pytest.raises(ModelError, match="puts the token of padding behind every pair"):
+        export_bundle(ExportConfig(str(folder), tmp_path / "bundle"))
 
 
 @pytest.mark.parametrize(
@@ -123,6 +180,9 @@ def test_what_cannot_be_exported(tiny_cross_encoder, tiny_bert, tmp_path, words)
         export(headless)
     with pytest.raises(ModelError, match="the head of its family is not known"):
         export(make_model("roformer", tmp_path / "roformer", words, labels=1))
+    with pytest.raises(ModelError, match="classifier_pooling is 'late', which has no"):
+        late = {"classifier_pooling": "late"}
+        export(make_model("eurobert", tmp_path / "late", words, labels=1, config=late))
     odd = {"classifier_activation": "mish"}
     with pytest.raises(ModelError, match="classifier_activation is 'mish'"):
         export(make_model("modernbert", tmp_path / "odd", words, labels=1, config=odd))
@@ -168,5 +228,5 @@ def test_precisions(family, tiny_cross_encoder, tmp_path, pairs):
 
 
 def test_every_family_of_tiny_models_has_a_head():
-    assert {*TINY} - {*HEADED} == {"roformer"}
-    assert {*UNFUSED} == {*FAMILIES} - {*HEADED}
+    assert {*TINY, *UNFUSED} - {*HEADED} == {"roformer"}
+    assert {*HEADED} == {*FAMILIES}

@@ -6,66 +6,103 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnx_ir
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from mirror_export.graph.attention import fused_attention
 from mirror_export.graph.fusion import describe_graph, fuse
 from mirror_export.graph.onnx_file import Placed, write_onnx
 from mirror_rt.errors import ModelError
+from mirror_rt.reranking.score_head import ScoreHead
 from mirror_train.model.pooling_head import Head
 
 # The exporter's default opset since torch 2.9; onnxruntime has supported it since 1.17.
 OPSET = 20
 OUTPUT_NAMES = ("sentence_embedding", "pooled_embedding", "last_hidden_state")
+# Of a cross-encoder: the first output, which other tools read.
+LOGITS = "logits"
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "identity": nn.Identity,
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "gelu_tanh": partial(nn.GELU, "tanh"),
+    "silu": nn.SiLU,
+}
 
 
-class PooledEncoder(torch.nn.Module):
+class PooledEncoder(nn.Module):
     """The module to trace: [B, L] ids and mask to text vectors [B, D] and token vectors.
 
     Token types are always 0 for a single text, but a model that has them takes them as an input,
     because other tools feed them.
     """
 
-    def __init__(self, encoder: torch.nn.Module, head: Head) -> None:
+    def __init__(self, encoder: nn.Module, head: Head, scores: ScoreHead | None = None) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = head
+        self.logits = None if scores is None else _logit_layers(scores)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return unit and plain text vectors [B, D], and token vectors [B, L, H]."""
+    ) -> tuple[Tensor, ...]:
+        """Return unit and plain text vectors [B, D], and token vectors [B, L, H].
+
+        Before them are the logits [B, C] of a cross-encoder.
+        """
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         pooled, hidden = self.head.embed(
             self.encoder, input_ids=input_ids, attention_mask=attention_mask, **types
         )
-        return functional.normalize(pooled, dim=1), pooled, hidden
+        logits = () if self.logits is None else (self.logits(pooled),)
+        return *logits, functional.normalize(pooled, dim=1), pooled, hidden
+
+
+def _logit_layers(scores: ScoreHead) -> nn.Sequential:
+    """Return the head of a cross-encoder as modules."""
+    made: list[nn.Module] = []
+    for layer, arrays in scores.layers():
+        parts: list[nn.Linear | nn.LayerNorm] = []
+        with torch.device("meta"):  # draws no numbers
+            parts.append(nn.Linear(layer.inputs, layer.outputs))
+            if layer.norm is not None:
+                parts.append(nn.LayerNorm(layer.outputs, layer.norm))
+        for part, weight, bias in zip(parts, arrays[::2], arrays[1::2], strict=True):
+            part.weight, part.bias = (
+                nn.Parameter(torch.from_numpy(one), requires_grad=False) for one in (weight, bias)
+            )
+        made += [parts[0], _ACTIVATIONS[layer.activation](), *parts[1:]]
+    return nn.Sequential(*made)
 
 
 def export_graph(
-    encoder: torch.nn.Module,
+    encoder: nn.Module,
     path: Path,
     *,
     head: Head,
+    scores: ScoreHead | None,
     input_names: tuple[str, ...],
     max_length: int,
 ) -> tuple[dict[str, Any], list[Placed]]:
     """Write `encoder` with its head and normalisation as ONNX, with onnxruntime's fused operators.
 
+    `scores` are the layers that make logits of what the head gives; None of an encoder of texts.
     The encoder is of transformers, in evaluation mode on the CPU. The inputs are input_ids,
     attention_mask and, if the model has types, token_type_ids. Return what the graph consists of,
     see `describe_graph`, and where its weights are.
     """
     try:
         with _quiet(), torch.no_grad(), fused_attention(encoder):
-            model = _trace(PooledEncoder(encoder, head).eval(), input_names, max_length)
+            module = PooledEncoder(encoder, head, scores).eval()
+            model = _trace(module, input_names, max_length)
     except torch.onnx.errors.OnnxExporterError as error:
         raise ModelError(f"torch cannot export this architecture: {_root(error)}") from error
     fuse(model)
@@ -86,7 +123,7 @@ def _trace(module: PooledEncoder, input_names: tuple[str, ...], max_length: int)
         dynamo=True,
         opset_version=OPSET,
         input_names=list(input_names),
-        output_names=list(OUTPUT_NAMES),
+        output_names=[*([] if module.logits is None else [LOGITS]), *OUTPUT_NAMES],
         dynamic_shapes=tuple(axes for _ in inputs),
         verbose=False,
     )

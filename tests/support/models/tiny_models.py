@@ -80,7 +80,8 @@ UNFUSED = {
         "max_position_embeddings": 128}),
     "megatron-bert": Tiny(),
     "xlm-roberta-xl": Tiny("unigram", ROBERTA_TOKENS, types=False, config=_ROBERTA),
-    "eurobert": Tiny("bpe", types=False, config=_DECODER | {"mask_token_id": 4}),
+    "eurobert": Tiny("bpe", types=False, config=_DECODER | {
+        "mask_token_id": 4, "classifier_pooling": "mean"}),
     "qwen2": Tiny("qwen", QWEN_TOKENS, pooling="lasttoken", types=False, config=_DECODER),
     "qwen3": Tiny("bpe", pooling="lasttoken", types=False, config=_DECODER),
     "llama": Tiny("bpe", types=False, config=_DECODER | {"is_causal": False}),

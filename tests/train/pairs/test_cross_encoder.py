@@ -22,7 +22,7 @@ from rounding import HALF_UNIT, LOGIT_ERROR, SCORE_ERROR, of_statistics
 from tiers import tiers
 
 PAIR_FAMILIES = ["bert", "roberta", "mpnet", "distilbert", "deberta-v2", "modernbert", "albert",
-                 "electra"]  # fmt: skip
+                 "electra", "qwen3", "eurobert"]  # fmt: skip
 HEADER = "sentence1\tsentence2\tscore"
 FIRST = ["the river", "a doctor and a physician met", "children were playing"]
 SECOND = ["the old town by the river", "rain", "football in the rain"]

@@ -20,6 +20,7 @@ from mirror_rt.errors import ModelError
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.tokens.pairs import Pair, PairTokenizer
 from mirror_train.compute.precision import resolve_device
+from mirror_train.model.declared_modules import as_model_error
 from mirror_train.model.forward import Forward, in_order
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained, quiet_transformers
@@ -54,6 +55,10 @@ class PairTokens:
             left=base.cuts_left,
             types=base.gives_token_types,
         )
+        row = family_of(base.model).classifier
+        if row is not None and row.pooling == "lasttoken":
+            with as_model_error():
+                self.tokenizer.check_last(base.model.config.pad_token_id, base.folder)
 
     def __call__(self, texts: Sequence[str]) -> RaggedTokens:
         """Return the tokens of 2n texts, n first texts and then their n partners."""
@@ -73,6 +78,10 @@ def as_classifier(base: Pretrained, labels: Sequence[str], *, seed: int) -> Pret
     config, names = copy.deepcopy(base.model.config), dict(enumerate(labels or ["LABEL_0"]))
     config.id2label, config.label2id = names, {name: i for i, name in names.items()}
     config.sentence_transformers = {"activation_fn": _IDENTITY if labels else _SIGMOID}
+    if config.pad_token_id is None:
+        config.pad_token_id = base.pad_id  # without which decoders find no last token in a batch
+    if not base.description.is_classifier and getattr(config, "classifier_pooling", "") == "late":
+        config.classifier_pooling = "mean"  # EuroBERT's own mean of logits runs in PyTorch alone
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
