@@ -261,7 +261,7 @@ def test_a_reranker_takes_cross_encoders_alone(tiny_bert, static_bundle, bundle_
     for folder, message in [
         (tiny_bert, "scores no pairs"),
         (static_bundle, "scores no pairs|mirror_rt.Encoder.load takes it"),
-        (bundle_copy, "has no mirror.json"),
+        (bundle_copy, "is a SentenceTransformer of sentence-transformers, expected a CrossEncoder"),
     ]:
         with pytest.raises(BundleError, match=message):
             Reranker.load(folder)

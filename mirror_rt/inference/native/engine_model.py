@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -85,21 +85,10 @@ class EngineModel:
         release: tells the system that what was read of the file is not needed soon.
         head: makes vectors of texts of those of tokens.
         longest: most tokens of a text.
-        heads: their number in a layer.
-        key_heads: those of keys and values, each for as many of queries.
-        size: of a head.
-        scale: of the scores of attention.
-        word_scale: of the vectors of words.
-        activation: `gelu`, `gelu_tanh`, `silu` or `relu`.
-        gated: whether a second product multiplies what is activated.
-        pre_norm: whether the norms are before the halves of layers.
-        raw: whether the first of these norms is that of the embeddings, to which layers add.
-        centred: whether norms take the mean off.
-        causal: whether tokens attend to none behind them.
-        epsilon: of all norms.
+        kind: the arguments of `NativeEncoder` that are neither weights nor the precision.
         typed: whether tokens of several types are told apart.
-        first: the row of `positions` for the first token of a text.
-        skipped_id: a token whose position is the row before `first`; -1 for none.
+        first: the row of `positions` for the first token of a text; that of the token
+            `skipped_id` is the one before it.
         words, positions: of embeddings, [n, E].
         types: of embeddings, [n, E]; the first row is added to all positions.
         norm: of embeddings.
@@ -112,21 +101,9 @@ class EngineModel:
     release: Callable[[], None]
     head: TextHead
     longest: int
-    heads: int
-    key_heads: int
-    size: int
-    scale: float
-    word_scale: float
-    activation: str
-    gated: bool
-    pre_norm: bool
-    raw: bool
-    centred: bool
-    causal: bool
-    epsilon: float
+    kind: dict[str, Any]
     typed: bool
     first: int
-    skipped_id: int
     words: Weight
     positions: Weight | None
     types: Weight | None
@@ -139,6 +116,11 @@ class EngineModel:
     def hidden(self) -> int:
         """The length of a token's vector."""
         return self.layers[0].weights["attention_out"].weight.shape[-1]
+
+    @property
+    def inner(self) -> int:
+        """The width of the feed-forward part."""
+        return self.layers[0].weights["out"].weight.shape[0]
 
 
 def check_sizes(model: EngineModel) -> None:
@@ -162,8 +144,9 @@ def check_sizes(model: EngineModel) -> None:
             f"{model.path} has positions for {max(positions, 0)} tokens, and the max_length of its "
             f"manifest is {model.longest}"
         )
-    computed = 0 if model.relative is None else model.heads * (2 * positions - 1)
-    computed += positions * model.size * len({one.rotation for one in model.layers} - {None})
+    heads, size = model.kind["heads"], model.kind["size"]
+    computed = 0 if model.relative is None else heads * (2 * positions - 1)
+    computed += positions * size * len({one.rotation for one in model.layers} - {None})
     if computed > _MOST_COMPUTED:
         raise UnsupportedModelError(
             f"{model.path} takes {computed:,} numbers for texts of {positions:,} tokens, expected "
@@ -173,7 +156,8 @@ def check_sizes(model: EngineModel) -> None:
 
 def weights_of(model: EngineModel) -> Iterator[tuple[Weight, Shape]]:
     """Yield every weight, and the shape that it must have."""
-    hidden, inner = model.hidden, model.layers[0].weights["out"].weight.shape[0]
+    hidden, inner, kind = model.hidden, model.inner, model.kind
+    heads, size = kind["heads"], kind["size"]
     width = hidden if model.projection is None else model.words.shape[-1]
     for table in (model.words, model.positions, model.types):
         if table is not None:
@@ -183,15 +167,14 @@ def weights_of(model: EngineModel) -> Iterator[tuple[Weight, Shape]]:
         yield from model.projection.shaped(width, hidden)
     if model.relative is not None:
         buckets = model.relative.shape[0]
-        yield model.relative, (buckets if buckets in _BUCKETS else _BUCKETS[-1], model.heads)
-    queries = model.heads * model.size
+        yield model.relative, (buckets if buckets in _BUCKETS else _BUCKETS[-1], heads)
     shapes = {
-        "query_key_value": (hidden, queries + 2 * model.key_heads * model.size),
-        "attention_out": (queries, hidden),
-        "inner": (hidden, (2 if model.gated else 1) * inner),
+        "query_key_value": (hidden, (heads + 2 * kind["key_heads"]) * size),
+        "attention_out": (heads * size, hidden),
+        "inner": (hidden, (2 if kind["gated"] else 1) * inner),
         "out": (inner, hidden),
-        "query_norm": (model.size,),
-        "key_norm": (model.size,),
+        "query_norm": (size,),
+        "key_norm": (size,),
     }
     for layer in model.layers:
         for name, pair in layer.weights.items():

@@ -105,24 +105,8 @@ class NativeRunner(LoadedGraph):
 
 def _pack(encoder: EngineModel, precision: str) -> _core.NativeEncoder:
     """Pack the weights layer by layer."""
-    arrays, size = _embeddings(encoder), encoder.size
-    positions = len(arrays["positions"])
-    engine = _core.NativeEncoder(
-        precision=precision,
-        heads=encoder.heads,
-        key_heads=encoder.key_heads,
-        size=size,
-        inner=encoder.layers[0].weights["out"].weight.shape[0],
-        scale=encoder.scale,
-        word_scale=encoder.word_scale,
-        activation=encoder.activation,
-        gated=encoder.gated,
-        pre_norm=encoder.pre_norm,
-        raw=encoder.raw,
-        centred=encoder.centred,
-        causal=encoder.causal,
-        **arrays,
-    )
+    arrays = _embeddings(encoder)
+    engine = _core.NativeEncoder(precision=precision, inner=encoder.inner, **encoder.kind, **arrays)
     packed: dict[str, int] = {}
     tables: dict[Rotation | None, Floats | None] = {None: None}
     for number, layer in enumerate(encoder.layers):
@@ -131,7 +115,8 @@ def _pack(encoder: EngineModel, precision: str) -> _core.NativeEncoder:
             continue
         packed[layer.place] = number
         if layer.rotation is not None and layer.rotation not in tables:
-            tables[layer.rotation] = layer.rotation.table(size, positions)
+            longest = len(arrays["positions"])
+            tables[layer.rotation] = layer.rotation.table(encoder.kind["size"], longest)
         weights = {name: _read(pair) for name, pair in layer.weights.items()}
         engine.add_layer(**weights, window=layer.window, rotary=tables[layer.rotation])
         encoder.release()
@@ -143,7 +128,7 @@ def _embeddings(encoder: EngineModel) -> dict[str, Any]:
     words, positions, skipped = encoder.words.read(), None, None
     if encoder.positions is not None:
         rows = encoder.positions.read()
-        skipped = None if encoder.skipped_id < 0 else rows[encoder.first - 1].copy()
+        skipped = rows[encoder.first - 1].copy() if encoder.first else None
         positions = np.ascontiguousarray(rows[encoder.first :])
     else:
         positions = np.empty((encoder.longest, 0), np.float32)
@@ -156,10 +141,8 @@ def _embeddings(encoder: EngineModel) -> dict[str, Any]:
         "positions": positions,
         "types": None if encoder.types is None else encoder.types.read(),
         "norm": _read(encoder.norm),
-        "epsilon": encoder.epsilon,
         "projection": None if encoder.projection is None else _read(encoder.projection),
         "relative": relative,
-        "skipped_id": encoder.skipped_id,
         "skipped": skipped,
     }
 
