@@ -1,4 +1,8 @@
-"""Read the table of models that are known by name: models.toml beside this module."""
+"""Read the tables of models that are known by name: models.toml and hub_models.tsv beside this.
+
+What hub_models.tsv says is what is generally published about models on a hub; the hub itself was
+not asked, and its cards are right where they differ. Nothing but the list depends on it.
+"""
 
 from __future__ import annotations
 
@@ -83,6 +87,16 @@ class KnownModel:
 
 @functools.cache
 def known_models() -> tuple[KnownModel, ...]:
-    """Return the rows of the table: ready models first."""
-    text = resources.files("mirror_rt.bundle").joinpath("models.toml").read_text(encoding="utf-8")
-    return tuple(build(list[KnownModel], tomllib.loads(text)["models"], "models"))
+    """Return the rows of both tables: ready models first."""
+    ready = build(list[KnownModel], tomllib.loads(_read("models.toml"))["models"], "models")
+    _, *rows = (line.split("\t") for line in _read("hub_models.tsv").splitlines())
+    on_hubs = (
+        KnownModel(name, family, int(dimension), int(most), languages, licence, float(size),
+                   note="".join(more[:1]), export="".join(more[1:]))
+        for name, family, dimension, most, languages, licence, size, *more in rows
+    )  # fmt: skip
+    return (*ready, *on_hubs)
+
+
+def _read(name: str) -> str:
+    return resources.files("mirror_rt.bundle").joinpath(name).read_text(encoding="utf-8")

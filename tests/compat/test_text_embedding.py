@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 import shutil
 import sys
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from mirror_rt import Manifest
+from mirror_rt.bundle.known_models import known_models
 from mirror_rt.compat import TextCrossEncoder, TextEmbedding
 from mirror_rt.errors import BundleError, ConfigError
 from paths import ROOT
@@ -170,3 +172,30 @@ def test_models_that_load_by_name_are_described_as_by_the_real_class(fastembed):
     for key in ("dim", "license"):
         assert str(ours[key]).lower() == str(theirs[key])
     assert ours["model_file"] == "model.safetensors"
+
+
+# fastembed runs a copy whose tokenizer cuts later than sentence_bert_config.json of the original.
+_OTHER_LIMITS = {"sentence-transformers/paraphrase-multilingual-mpnet-base-v2": (128, 512)}
+
+
+def test_facts_of_models_on_hubs_are_those_of_the_list_of_the_real_classes(fastembed):
+    real = importlib.import_module("fastembed.rerank.cross_encoder").TextCrossEncoder
+    listed = [*fastembed.TextEmbedding.list_supported_models(), *real.list_supported_models()]
+    theirs = {one["model"].lower(): one for one in listed}
+    pairs = [
+        (ours, theirs[name])
+        for ours in known_models()
+        if (name := str(ours.hub_name).lower()) in theirs
+    ]
+    assert len(pairs) >= 15
+    for ours, one in pairs:
+        assert ours.license.lower() == one["license"], ours.name
+        assert ours.dimension == one.get("dim", 0), ours.name
+        if said := re.search(r"(\d+) input tokens", one["description"]):
+            limits = _OTHER_LIMITS.get(ours.name, (ours.max_length,) * 2)
+            assert (ours.max_length, int(said[1])) == limits, ours.name
+        if "English" in one["description"]:
+            assert ours.languages == "en", ours.name
+        if "~" in one["description"]:
+            number = re.search(r"~(\d+) languages", one["description"])
+            assert ours.languages == f"about {number[1]}", ours.name
