@@ -13,7 +13,7 @@ import json
 import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from mirror_rt.io.rows import read_texts
 from mirror_rt.io.tensors import write_tensors
 from mirror_rt.languages.tags import listed_language
 from mirror_rt.progress import progress_bar
+from mirror_rt.schema import check_rules, least
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -58,13 +59,11 @@ class DistillConfig:
     """
 
     words: str | None = None
-    top: int = 30_000
-    dimension: int = 256
+    top: Annotated[int, least(1)] = 30_000
+    dimension: Annotated[int, least(1)] = 256
 
     def __post_init__(self) -> None:
-        for name in ("top", "dimension"):
-            if getattr(self, name) < 1:
-                raise ConfigError(field=name, expected="at least 1", value=getattr(self, name))
+        check_rules(self)
 
 
 def distill(

@@ -1,4 +1,4 @@
-"""Check JSON values against the type annotations of dataclasses.
+"""Check JSON values, and options, against the annotations of dataclasses.
 
 A rule that a type cannot express is added to the annotation: `Annotated[int, between(1, 9)]`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 import reprlib
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from mirror_rt.errors import ConfigError
 
 # `copy`, `json` and `repr` are recursive, so deep values would break them; real documents have 5
 # levels.
@@ -35,6 +38,11 @@ def between(low: float, high: float) -> Rule:
     return Rule(f"a number in {low:,} .. {high:,}", lambda value: low <= value <= high)
 
 
+def least(number: int, reason: str = "") -> Rule:
+    """Require a value of at least `number`."""
+    return Rule(f"at least {number}{reason}", lambda value: value >= number)
+
+
 def at_most(size: int, things: str) -> Rule:
     """Require a string, a list or an object of at most `size` characters, items or fields."""
     return Rule(f"at most {size:,} {things}", lambda value: len(value) <= size)
@@ -45,6 +53,7 @@ def matching(pattern: str, expected: str) -> Rule:
     return Rule(expected, lambda value: re.fullmatch(pattern, value) is not None)
 
 
+AboveZero = Rule("above 0", lambda value: 0 < value < math.inf)
 # What is shown, or written to a log, as it is.
 Printable = Rule("a name of printable characters", lambda text: text.isprintable() and text != "")
 
@@ -143,6 +152,17 @@ def _wrong(where: str, value: Any, expected: str) -> ValueError:
 def _inner(where: str, key: str | int) -> str:
     plain = isinstance(key, str) and key.isidentifier() and len(key) <= 40
     return f"{where}.{key}".removeprefix(".") if plain else f"{where}[{reprlib.repr(key)}]"
+
+
+def check_rules(values: Any) -> None:
+    """Raise ConfigError for a field, other than None, that breaks a rule in its annotation."""
+    kind: Any = type(values)
+    hints = _hints(kind)
+    for name in (field.name for field in dataclasses.fields(values)):
+        value = getattr(values, name)
+        for rule in getattr(hints[name], "__metadata__", ()):
+            if isinstance(rule, Rule) and value is not None and not rule.holds(value):
+                raise ConfigError(field=name, expected=rule.expected, value=value)
 
 
 def check_values(document: Any, *, large: bool = False) -> None:

@@ -8,9 +8,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from mirror_rt.errors import ConfigError, MirrorError, ProcessGroupError, Setting, require
+from mirror_rt.schema import check_rules, least
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -35,15 +36,12 @@ class ClusterOptions:
 
     engine: Literal["ray"] | None = None
     address: str | None = None
-    workers: int | None = None
-    worker_cpus: int = 1
-    worker_gpus: int = 0
+    workers: Annotated[int | None, least(1)] = None
+    worker_cpus: Annotated[int, least(1)] = 1
+    worker_gpus: Annotated[int, least(0)] = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("worker_cpus", 1), ("worker_gpus", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(field=name, expected=f"at least {least}", value=value)
+        check_rules(self)
         for name, default in (("address", None), ("workers", None), ("worker_cpus", 1),
                               ("worker_gpus", 0)):  # fmt: skip
             if self.engine is None and getattr(self, name) != default:

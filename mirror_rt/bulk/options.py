@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from mirror_rt.adapters.ray_cluster import ClusterOptions
 from mirror_rt.errors import ConfigError, InvalidTextError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import EncodeOptions
+from mirror_rt.schema import Rule, check_rules, least
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class JobConfig:
     _: KW_ONLY
     resume: bool = False
     overwrite: bool = False
-    window: int = 8192
+    window: Annotated[int, least(1)] = 8192
     show_progress_bar: bool = False
     load: LoadOptions = field(default_factory=LoadOptions)
     options: EncodeOptions = field(default_factory=EncodeOptions)
@@ -45,8 +47,7 @@ class JobConfig:
         for name, kind in (("load", LoadOptions), ("options", EncodeOptions)):
             if isinstance(given := getattr(self, name), Mapping):
                 object.__setattr__(self, name, kind(**given))
-        if self.window < 1:
-            raise ConfigError(field="window", expected="at least 1", value=self.window)
+        check_rules(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,7 @@ class BulkConfig(JobConfig):
     """
 
     id_field: str | None = None
-    processes: int = 1
-
-    def __post_init__(self) -> None:
-        JobConfig.__post_init__(self)
-        if not 1 <= self.processes <= 256:
-            raise ConfigError(field="processes", expected="in 1 .. 256", value=self.processes)
+    processes: Annotated[int, Rule("in 1 .. 256", lambda number: 1 <= number <= 256)] = 1
 
     @property
     def is_resumable(self) -> bool:

@@ -6,15 +6,18 @@ import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import OnTooLong
+from mirror_rt.schema import AboveZero, Rule, check_rules
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "text"]
 UnknownFields = Literal["refuse", "ignore"]
+_Port = Rule("in 0 .. 65535", lambda port: 0 <= port <= 65535)
+_Pause = Rule("at least 0", lambda seconds: 0 <= seconds < math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,32 +70,29 @@ class ServerConfig:
     languages: tuple[str, ...] = ()
     fallback: str | None = None
     memory_limit: float | None = None
-    max_items: int = 2048
-    max_body_bytes: int = 16 << 20
-    max_waiting_texts: int = 8192
-    max_wait: float = 1.0
-    token_budget: int = 2048
+    max_items: Annotated[int, AboveZero] = 2048
+    max_body_bytes: Annotated[int, AboveZero] = 16 << 20
+    max_waiting_texts: Annotated[int, AboveZero] = 8192
+    max_wait: Annotated[float, AboveZero] = 1.0
+    token_budget: Annotated[int, AboveZero] = 2048
     unknown_fields: UnknownFields = "refuse"
     on_too_long: OnTooLong | None = None
-    timeout: float = 60.0
-    body_timeout: float = 30.0
+    timeout: Annotated[float, AboveZero] = 60.0
+    body_timeout: Annotated[float, AboveZero] = 30.0
     api_keys: tuple[str, ...] = ()
     api_keys_file: Path | None = None
-    reload_interval: float | None = None
+    reload_interval: Annotated[float | None, AboveZero] = None
     cors_origins: tuple[str, ...] = ()
     load: LoadOptions = field(default_factory=LoadOptions)
 
     def __post_init__(self) -> None:
-        _above_zero(self, "max_items", "max_body_bytes", "max_waiting_texts", "max_wait",
-                    "token_budget", "timeout", "body_timeout")  # fmt: skip
-        if self.reload_interval is not None:
-            _above_zero(self, "reload_interval")
-            if self.load.cuda_graphs:
-                raise ConfigError(
-                    Setting("reload_interval"),
-                    " and CUDA graphs exclude each other: they are captured while "
-                    "nothing else uses the card, so restart the server for another model",
-                )
+        check_rules(self)
+        if self.reload_interval is not None and self.load.cuda_graphs:
+            raise ConfigError(
+                Setting("reload_interval"),
+                " and CUDA graphs exclude each other: they are captured while "
+                "nothing else uses the card, so restart the server for another model",
+            )
         choices = {"on_too_long": (*get_args(OnTooLong), None),
                    "unknown_fields": get_args(UnknownFields)}  # fmt: skip
         for name, known in choices.items():
@@ -136,38 +136,25 @@ class ListenConfig:
     """
 
     host: str = "127.0.0.1"
-    port: int = 8080
+    port: Annotated[int, _Port] = 8080
     tls_certificate: Path | None = None
     tls_key: Path | None = None
-    keep_alive: int = 75
-    header_timeout: float = 10.0
-    answer_timeout: float = 30.0
-    max_header_bytes: int = 32 << 10
-    max_connections: int | None = None
-    lame_duck: float = 0.0
-    drain: int = 30
-    workers: int = 1
+    keep_alive: Annotated[int, AboveZero] = 75
+    header_timeout: Annotated[float, AboveZero] = 10.0
+    answer_timeout: Annotated[float, AboveZero] = 30.0
+    max_header_bytes: Annotated[int, AboveZero] = 32 << 10
+    max_connections: Annotated[int | None, AboveZero] = None
+    lame_duck: Annotated[float, _Pause] = 0.0
+    drain: Annotated[int, AboveZero] = 30
+    workers: Annotated[int, AboveZero] = 1
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(field="port", expected="in 0 .. 65535", value=self.port)
-        _above_zero(self, "keep_alive", "header_timeout", "answer_timeout", "max_header_bytes",
-                    "drain", "workers")  # fmt: skip
-        if not 0 <= self.lame_duck < math.inf:
-            raise ConfigError(field="lame_duck", expected="at least 0", value=self.lame_duck)
-        if self.max_connections is not None:
-            _above_zero(self, "max_connections")
+        check_rules(self)
         if (self.tls_certificate is None) != (self.tls_key is None):
             lacks = "tls_key" if self.tls_key is None else "tls_certificate"
             raise ConfigError("TLS needs both a certificate and its key: give ", Setting(lacks))
         if self.workers > 1 and sys.platform == "win32":
             only = "1 on Windows, where no two processes share a port: start a server for each port"
             raise ConfigError(field="workers", expected=only, value=self.workers)
-
-
-def _above_zero(config: ServerConfig | ListenConfig, *names: str) -> None:
-    for name in names:
-        if not 0 < getattr(config, name) < math.inf:
-            raise ConfigError(field=name, expected="above 0", value=getattr(config, name))

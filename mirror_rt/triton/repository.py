@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
@@ -16,6 +16,7 @@ from mirror_rt.inference.providers import CPU
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.io.atomic import new_folder
 from mirror_rt.pipeline.prompts import Prompts
+from mirror_rt.schema import check_rules, least
 
 _TYPES = {
     "tensor(int64)": "TYPE_INT64",
@@ -43,14 +44,11 @@ class RepositoryConfig:
 
     name: str | None = None
     variant: str | None = None
-    max_batch_size: int = 64
+    max_batch_size: Annotated[int, least(1)] = 64
     on_too_long: Literal["error", "truncate"] = "error"
 
     def __post_init__(self) -> None:
-        if self.max_batch_size < 1:
-            raise ConfigError(
-                field="max_batch_size", expected="at least 1", value=self.max_batch_size
-            )
+        check_rules(self)
         if self.on_too_long not in ("error", "truncate"):
             raise ConfigError(
                 field="on_too_long", expected="error or truncate", value=self.on_too_long

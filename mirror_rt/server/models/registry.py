@@ -35,7 +35,6 @@ _PROBE_SECONDS, _PROBE_KEPT = 5.0, 0.5
 _REFUSED_SECONDS = 10.0
 # Limits for all requests together: how many bodies of the largest size, and how many bytes.
 _BODIES, _MOST_BYTES = 4, 64 << 20
-_LOOK_EVERY = 0.02  # seconds
 
 
 class Registry:

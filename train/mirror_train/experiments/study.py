@@ -14,9 +14,9 @@ from mirror_rt.evaluation.run import Result
 from mirror_rt.evaluation.static_vectors import is_static
 from mirror_rt.evaluation.suites import EvaluationSet, SuiteOptions, find_sets
 from mirror_rt.io.atomic import path_sha256
+from mirror_rt.schema import least
 from mirror_train.compute.launch import check_one_process
 from mirror_train.compute.precision import Precision
-from mirror_train.recipes.recipe import least
 from mirror_train.systems.system import Claim
 from mirror_train.training.run_config import RunConfig, TunedPooling
 

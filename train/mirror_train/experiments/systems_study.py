@@ -13,12 +13,12 @@ from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_rt.io.atomic import path_sha256
-from mirror_rt.schema import Rule
+from mirror_rt.schema import Rule, least
 from mirror_train.compute.precision import Precision
 from mirror_train.data.inputs import Inputs
 from mirror_train.experiments.study import Row, Study, StudyConfig, sets_of
 from mirror_train.experiments.trained_sets import supervised_set
-from mirror_train.recipes.recipe import Hyperparameters, Recipe, least, suggest
+from mirror_train.recipes.recipe import Hyperparameters, Recipe, suggest
 from mirror_train.systems import SYSTEMS, MultitaskRecipe, System, train
 from mirror_train.systems.system import BASE, Entry
 from mirror_train.training.run_config import RunConfig, TrainConfig, TunedPooling

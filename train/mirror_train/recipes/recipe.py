@@ -16,7 +16,7 @@ from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.io.limits import read_toml
 from mirror_rt.masking import SpanMask
-from mirror_rt.schema import Rule
+from mirror_rt.schema import Rule, check_rules, least
 
 Level = Literal["word", "phrase", "sentence"]
 Loss = Literal["ntxent", "decoupled", "one_way", "first_view", "multi_similarity"]
@@ -34,11 +34,6 @@ CONCATENATIONS = ("u,v", "|u-v|", "u*v", "u,v,|u-v|", "u,v,u*v", "|u-v|,u*v", "u
 Concatenation = Annotated[
     str, Rule("one of " + " ".join(map(repr, CONCATENATIONS)), lambda name: name in CONCATENATIONS)
 ]
-
-
-def least(number: int, reason: str = "") -> Rule:
-    """Require a value of at least `number`."""
-    return Rule(f"at least {number}{reason}", lambda value: value >= number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,15 +221,6 @@ def _from_table(table: dict[str, Any]) -> Recipe:
     if missing := [name for name in required if name not in table]:
         raise ConfigError(f"missing {', '.join(missing)}")
     return Recipe(**table)
-
-
-def check_rules(values: object) -> None:
-    """Raise ConfigError for a field, other than None, that breaks a rule in its annotation."""
-    for name, hint in get_type_hints(type(values), include_extras=True).items():
-        value = getattr(values, name)
-        for rule in getattr(hint, "__metadata__", ()):
-            if value is not None and not rule.holds(value):
-                raise ConfigError(field=name, expected=rule.expected, value=value)
 
 
 def _checked(name: str, value: Any, expected: Any) -> Any:

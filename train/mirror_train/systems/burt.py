@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from mirror_rt.errors import ConfigError
+from mirror_rt.schema import least
 from mirror_train.data.burt_tasks import (
     IDENTIFICATION_LABELS,
     OBJECTIVES,
@@ -20,7 +21,7 @@ from mirror_train.data.burt_tasks import (
 )
 from mirror_train.data.inputs import Inputs
 from mirror_train.data.passes import TaskBatch, TaskBatches
-from mirror_train.recipes.recipe import Concatenation, Hyperparameters, Positive, Rate, least
+from mirror_train.recipes.recipe import Concatenation, Hyperparameters, Positive, Rate
 from mirror_train.systems.system import Claim, Entry, System
 from mirror_train.training.run_config import TrainConfig, TunedPooling
 

@@ -15,12 +15,13 @@ import numpy as np
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.errors import ConfigError, DataError, Setting
 from mirror_rt.evaluation import ScoredPairs, spearman
+from mirror_rt.schema import least
 from mirror_train.compute.launch import is_first_process
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.data.pair_data import read_labelled_pairs
 from mirror_train.data.passes import TaskBatches
 from mirror_train.data.tasks import names_in
-from mirror_train.recipes.recipe import Hyperparameters, NotNegative, Positive, Rate, least
+from mirror_train.recipes.recipe import Hyperparameters, NotNegative, Positive, Rate
 from mirror_train.systems.options import Training, print_result, run_options
 from mirror_train.systems.system import System
 from mirror_train.training.run_config import TrainConfig

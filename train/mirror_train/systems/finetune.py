@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.cli.parsing.options import Given, Group
 from mirror_rt.errors import ConfigError
-from mirror_rt.schema import Rule
+from mirror_rt.schema import Rule, least
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.data.tasks import MultitaskData, TaskData, TaskFiles
-from mirror_train.recipes.recipe import (
-    Concatenation,
-    Hyperparameters,
-    NotNegative,
-    Positive,
-    Rate,
-    least,
-)
+from mirror_train.recipes.recipe import Concatenation, Hyperparameters, NotNegative, Positive, Rate
 from mirror_train.systems.multitask import print_metrics, print_rows
 from mirror_train.systems.options import Training, run_options
 from mirror_train.systems.system import System

@@ -12,10 +12,11 @@ import numpy as np
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.errors import DataError, ModelError
+from mirror_rt.schema import least
 from mirror_train.data.inputs import Inputs
 from mirror_train.data.training_data import TrainingData
 from mirror_train.data.views import epoch_order
-from mirror_train.recipes.recipe import Hyperparameters, NotNegative, Positive, Rate, least
+from mirror_train.recipes.recipe import Hyperparameters, NotNegative, Positive, Rate
 from mirror_train.systems.options import MODEL, StringOptions, Training, print_result, run_options
 from mirror_train.systems.system import Claim, Entry, System
 from mirror_train.training.run_config import TrainConfig

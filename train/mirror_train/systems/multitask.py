@@ -12,11 +12,12 @@ from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.errors import ConfigError
 from mirror_rt.io.tables import text_table
+from mirror_rt.schema import least
 from mirror_train.compute.launch import is_first_process
 from mirror_train.data.inputs import Inputs
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.data.tasks import TASKS, MultitaskData, load_multitask_data, names_in
-from mirror_train.recipes.recipe import Hyperparameters, NotNegative, Positive, Rate, least
+from mirror_train.recipes.recipe import Hyperparameters, NotNegative, Positive, Rate
 from mirror_train.systems.options import Training, print_result, run_options
 from mirror_train.systems.system import Entry, System
 from mirror_train.training.run_config import TrainConfig, TunedPooling

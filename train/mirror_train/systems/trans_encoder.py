@@ -16,11 +16,12 @@ from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.io.atomic import check_free, new_folder, sha256
+from mirror_rt.schema import least
 from mirror_train.compute.launch import check_one_process
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.data.pair_data import read_unlabelled_pairs
 from mirror_train.data.tasks import names_in
-from mirror_train.recipes.recipe import Positive, least
+from mirror_train.recipes.recipe import Positive
 from mirror_train.systems.cross_encoder import (
     Columns,
     CrossEncoderRecipe,

@@ -14,9 +14,9 @@ from mirror_rt.heads.task_heads import HEAD_NAME
 from mirror_rt.io.atomic import path_sha256
 from mirror_rt.kept_work import Identity
 from mirror_rt.keywords import take_paths
+from mirror_rt.schema import check_rules, least
 from mirror_train.compute.precision import Precision
 from mirror_train.model.model_folder import DEFAULT_MODEL
-from mirror_train.recipes.recipe import check_rules, least
 
 # `paper` takes the pooling of the papers, whatever the base model declares.
 TunedPooling = Literal[Pooling, "auto", "paper"]
