@@ -6,7 +6,7 @@ import logging
 import os
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode
@@ -21,6 +21,7 @@ from mirror_rt.client.attempts import (
 )
 from mirror_rt.client.request import EncodeRequest, InputType, RemoteOptions
 from mirror_rt.errors import ClosedError, ConfigError, ServerError, require
+from mirror_rt.pipeline.inputs import Texts
 from mirror_rt.pipeline.pipeline import Vectors
 from mirror_rt.vectors.quantization import Embeddings
 
@@ -96,7 +97,7 @@ class ClientBase(ABC):
 
     async def _encode(
         self,
-        inputs: str | Iterable[str],
+        inputs: Texts,
         options: RemoteOptions,
         input_type: InputType | None = None,
     ) -> Embeddings:

@@ -6,12 +6,13 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from mirror_rt.client.base import ClientBase
 from mirror_rt.client.request import EncodeRequest, RemoteOptions
+from mirror_rt.pipeline.inputs import Texts
 from mirror_rt.pipeline.pipeline import Vectors
 from mirror_rt.vectors.quantization import Embeddings
 
@@ -53,7 +54,7 @@ class Client(ClientBase):
     _http: httpx2.Client | None = None
     _process = 0
 
-    def encode(self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]) -> Embeddings:
+    def encode(self, inputs: Texts, **options: Unpack[RemoteOptions]) -> Embeddings:
         """Encode texts, as `Encoder.encode` of the server's model does.
 
         Args:
@@ -76,33 +77,23 @@ class Client(ClientBase):
         """
         return _result(self._encode(inputs, options))
 
-    def encode_query(
-        self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
-    ) -> Embeddings:
+    def encode_query(self, inputs: Texts, **options: Unpack[RemoteOptions]) -> Embeddings:
         """Call `encode` with the model's prompt `query`, if it has one and `options` names none."""
         return _result(self._encode(inputs, options, "query"))
 
-    def encode_document(
-        self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
-    ) -> Embeddings:
+    def encode_document(self, inputs: Texts, **options: Unpack[RemoteOptions]) -> Embeddings:
         """Call `encode` with the model's prompt `document` or `passage`, like `encode_query`."""
         return _result(self._encode(inputs, options, "document"))
 
-    async def aencode(
-        self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
-    ) -> Embeddings:
+    async def aencode(self, inputs: Texts, **options: Unpack[RemoteOptions]) -> Embeddings:
         """Call `encode` in another thread, so that the event loop goes on; see `AsyncClient`."""
         return await asyncio.to_thread(self.encode, inputs, **options)
 
-    async def aencode_query(
-        self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
-    ) -> Embeddings:
+    async def aencode_query(self, inputs: Texts, **options: Unpack[RemoteOptions]) -> Embeddings:
         """Call `aencode` with the prompt of `encode_query`."""
         return await asyncio.to_thread(self.encode_query, inputs, **options)
 
-    async def aencode_document(
-        self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
-    ) -> Embeddings:
+    async def aencode_document(self, inputs: Texts, **options: Unpack[RemoteOptions]) -> Embeddings:
         """Call `aencode` with the prompt of `encode_document`."""
         return await asyncio.to_thread(self.encode_document, inputs, **options)
 
@@ -168,21 +159,15 @@ class AsyncClient(ClientBase):
 
     _http: httpx2.AsyncClient | None = None
 
-    async def encode(
-        self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
-    ) -> Embeddings:
+    async def encode(self, inputs: Texts, **options: Unpack[RemoteOptions]) -> Embeddings:
         """Encode texts like `Client.encode`."""
         return await self._encode(inputs, options)
 
-    async def encode_query(
-        self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
-    ) -> Embeddings:
+    async def encode_query(self, inputs: Texts, **options: Unpack[RemoteOptions]) -> Embeddings:
         """Encode queries like `Client.encode_query`."""
         return await self._encode(inputs, options, "query")
 
-    async def encode_document(
-        self, inputs: str | Iterable[str], **options: Unpack[RemoteOptions]
-    ) -> Embeddings:
+    async def encode_document(self, inputs: Texts, **options: Unpack[RemoteOptions]) -> Embeddings:
         """Encode documents like `Client.encode_document`."""
         return await self._encode(inputs, options, "document")
 

@@ -6,7 +6,6 @@ import base64
 import binascii
 import json
 import operator
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from mirror_rt.client.attempts import Reply, Settings
 from mirror_rt.encoding.batch_encoder import as_list
 from mirror_rt.errors import ConfigError, InvalidTextError, ServerError
+from mirror_rt.pipeline.inputs import Texts
 from mirror_rt.pipeline.options import OnTooLong
 from mirror_rt.pipeline.pipeline import Vectors
 from mirror_rt.pipeline.prompts import check_text
@@ -64,7 +64,7 @@ class EncodeRequest:
     @classmethod
     def make(
         cls,
-        inputs: str | Iterable[str],
+        inputs: Texts,
         options: RemoteOptions,
         settings: Settings,
         input_type: InputType | None,

@@ -18,7 +18,7 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.inference.providers import without_cards
 from mirror_rt.keywords import refuse_unknown
-from mirror_rt.pipeline.inputs import check_stream
+from mirror_rt.pipeline.inputs import Texts, check_stream
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.tokens.windows import WINDOW_TEXTS
@@ -127,7 +127,7 @@ class TextEmbedding(_OfFastembed):
 
     def embed(
         self,
-        documents: str | Iterable[str],
+        documents: Texts,
         batch_size: int = 256,
         parallel: int | None = None,
         **kwargs: Any,
@@ -153,7 +153,7 @@ class TextEmbedding(_OfFastembed):
             # Yield copies, so that a vector that is kept does not keep its whole window.
             yield from (row.copy() for row in encoded.embeddings)
 
-    def query_embed(self, query: str | Iterable[str], **kwargs: Any) -> Iterator[Vector]:
+    def query_embed(self, query: Texts, **kwargs: Any) -> Iterator[Vector]:
         """Encode queries like `embed`, with the model's prompt for queries if it has one."""
         yield from self._with_prompt(("query",), query, kwargs)
 
@@ -161,12 +161,12 @@ class TextEmbedding(_OfFastembed):
         """Encode documents like `embed`, with the model's prompt for documents if it has one."""
         yield from self._with_prompt(("document", "passage"), texts, kwargs)
 
-    def token_count(self, texts: str | Iterable[str], batch_size: int = 1024, **kwargs: Any) -> int:
+    def token_count(self, texts: Texts, batch_size: int = 1024, **kwargs: Any) -> int:
         """Return the number of tokens of all texts, special tokens included."""
         return sum(map(len, self.encoder.tokenize(texts)))
 
     def _with_prompt(
-        self, names: tuple[str, ...], texts: str | Iterable[str], options: dict[str, Any]
+        self, names: tuple[str, ...], texts: Texts, options: dict[str, Any]
     ) -> Iterator[Vector]:
         if "prompt" not in options and (name := self.encoder.prompts.first_of(names)):
             options = {"prompt_name": name, **options}

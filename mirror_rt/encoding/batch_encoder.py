@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mirror_rt.errors import InvalidTextError
 from mirror_rt.keywords import ATTRIBUTES, refuse_unknown, with_visible_options
-from mirror_rt.pipeline.inputs import Inputs, as_list, check_stream
+from mirror_rt.pipeline.inputs import Inputs, Texts, as_list, check_stream
 from mirror_rt.pipeline.options import (
     EncodeKeywords,
     EncodeOptions,
@@ -70,7 +70,7 @@ class BatchEncoder:
         """The prompts of the model."""
         return self.pipeline.defaults.prompts
 
-    def tokenize(self, inputs: str | Iterable[str]) -> list[list[int]]:
+    def tokenize(self, inputs: Texts) -> list[list[int]]:
         """Return the token ids of each text, with special tokens, without a prompt.
 
         Texts of more than `max_length` tokens are cut.
@@ -82,7 +82,7 @@ class BatchEncoder:
         return [tokens.ids[a:b].tolist() for a, b in tokens.spans()]
 
     def token_pieces(
-        self, inputs: str | Iterable[str], *, prompt: str = "", special_tokens: bool = True
+        self, inputs: Texts, *, prompt: str = "", special_tokens: bool = True
     ) -> list[list[TokenPiece]]:
         """Return all tokens of each text and their positions in it; nothing is cut.
 
@@ -102,7 +102,7 @@ class BatchEncoder:
     @overload
     def encode(
         self,
-        inputs: str | Iterable[str],
+        inputs: Texts,
         batch_size: int = ...,
         normalize_embeddings: bool | None = ...,
         show_progress_bar: bool | None = ...,
@@ -119,7 +119,7 @@ class BatchEncoder:
     @overload
     def encode(
         self,
-        inputs: str | Iterable[str],
+        inputs: Texts,
         batch_size: int = ...,
         normalize_embeddings: bool | None = ...,
         show_progress_bar: bool | None = ...,
@@ -135,7 +135,7 @@ class BatchEncoder:
 
     def encode(  # noqa: D417  # the others have their descriptions in one place
         self,
-        inputs: str | Iterable[str],
+        inputs: Texts,
         batch_size: int = 32,
         normalize_embeddings: bool | None = None,
         show_progress_bar: bool | None = None,
@@ -189,7 +189,7 @@ class BatchEncoder:
 
     def encode_with_info(
         self,
-        inputs: str | Iterable[str],
+        inputs: Texts,
         show_progress_bar: bool | None = None,
         **options: Unpack[EncodeKeywords],
     ) -> EncodedTexts:
@@ -200,15 +200,11 @@ class BatchEncoder:
         plan = self.pipeline.plan(**options)
         return self.pipeline.encode(text_windows(as_list(inputs)), plan, show_progress_bar)
 
-    def encode_query(
-        self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
-    ) -> Embeddings:
+    def encode_query(self, inputs: Texts, **options: Unpack[EncodeKeywords]) -> Embeddings:
         """Encode with the model's prompt `query`, unless it has none or a prompt is given."""
         return self.encode(inputs, **add_prompt(self.prompts, QUERY_NAMES, options))
 
-    def encode_document(
-        self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
-    ) -> Embeddings:
+    def encode_document(self, inputs: Texts, **options: Unpack[EncodeKeywords]) -> Embeddings:
         """Encode with the prompt `document` or `passage`, unless there is none or one is given."""
         return self.encode(inputs, **add_prompt(self.prompts, DOCUMENT_NAMES, options))
 
@@ -234,9 +230,7 @@ class BatchEncoder:
         check_stream(inputs, window)
         return self._rows(text_windows(inputs, window), plan)
 
-    async def aencode(
-        self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
-    ) -> Embeddings:
+    async def aencode(self, inputs: Texts, **options: Unpack[EncodeKeywords]) -> Embeddings:
         """Encode in other threads, so that the event loop goes on.
 
         Small calls that run at the same time share batches (see `Scheduler`); a call of more than
@@ -257,14 +251,12 @@ class BatchEncoder:
             embeddings = await run_in_thread(work)
         return embeddings[0] if isinstance(inputs, str) else embeddings
 
-    async def aencode_query(
-        self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
-    ) -> Embeddings:
+    async def aencode_query(self, inputs: Texts, **options: Unpack[EncodeKeywords]) -> Embeddings:
         """Encode like `aencode`, with the prompt of `encode_query`."""
         return await self.aencode(inputs, **add_prompt(self.prompts, QUERY_NAMES, options))
 
     async def aencode_document(
-        self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]
+        self, inputs: Texts, **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode like `aencode`, with the prompt of `encode_document`."""
         return await self.aencode(inputs, **add_prompt(self.prompts, DOCUMENT_NAMES, options))
@@ -283,7 +275,7 @@ class BatchEncoder:
             yield from (row.copy() for row in part.embeddings)
 
 
-def _valid_texts(inputs: str | Iterable[str]) -> list[str]:
+def _valid_texts(inputs: Texts) -> list[str]:
     texts = as_list(inputs)
     if invalid := find_invalid(texts):
         raise InvalidTextError(list(invalid.items()))

@@ -18,7 +18,7 @@ from mirror_rt.encoding.model_cache import ModelCache
 from mirror_rt.errors import ConfigError, InvalidTextError, Setting, renumbered
 from mirror_rt.keywords import with_visible_options
 from mirror_rt.languages.routing import Languages, Router
-from mirror_rt.pipeline.inputs import as_list, check_stream
+from mirror_rt.pipeline.inputs import Texts, as_list, check_stream
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions, add_prompt
 from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES
 from mirror_rt.pipeline.results import EncodedTexts, empty_texts, place
@@ -50,7 +50,7 @@ class PackEncoder:
         self._mixed_spaces = mixed_spaces
 
     def encode(
-        self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
+        self, inputs: Texts, lang: Languages = None, **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode texts of one language or of several: [n, D] in their order, [D] for a string.
 
@@ -68,19 +68,19 @@ class PackEncoder:
         return self._embeddings(inputs, lang, options)
 
     def encode_with_info(
-        self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
+        self, inputs: Texts, lang: Languages = None, **options: Unpack[EncodeKeywords]
     ) -> EncodedTexts:
         """Encode like `encode`, and report each text's number of tokens and whether it was cut."""
         return self._encode(as_list(inputs), lang, options)
 
     def encode_query(
-        self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
+        self, inputs: Texts, lang: Languages = None, **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode each text with the prompt `query` of its bundle, as `Encoder.encode_query`."""
         return self._embeddings(inputs, lang, options, QUERY_NAMES)
 
     def encode_document(
-        self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
+        self, inputs: Texts, lang: Languages = None, **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode with the prompt for documents of each bundle, as `Encoder.encode_document`."""
         return self._embeddings(inputs, lang, options, DOCUMENT_NAMES)
@@ -102,7 +102,7 @@ class PackEncoder:
         return self._stream(inputs, lang, window, options)
 
     async def aencode(
-        self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
+        self, inputs: Texts, lang: Languages = None, **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode in another thread, which also loads bundles, so that the event loop goes on.
 
@@ -112,30 +112,30 @@ class PackEncoder:
         return await self._aside(inputs, lang, options)
 
     async def aencode_query(
-        self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
+        self, inputs: Texts, lang: Languages = None, **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode like `aencode`, with the prompts of `encode_query`."""
         return await self._aside(inputs, lang, options, QUERY_NAMES)
 
     async def aencode_document(
-        self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
+        self, inputs: Texts, lang: Languages = None, **options: Unpack[EncodeKeywords]
     ) -> Embeddings:
         """Encode like `aencode`, with the prompts of `encode_document`."""
         return await self._aside(inputs, lang, options, DOCUMENT_NAMES)
 
     def encode_tokens(
-        self, inputs: str | Iterable[str], lang: Languages = None, **options: Unpack[EncodeKeywords]
+        self, inputs: Texts, lang: Languages = None, **options: Unpack[EncodeKeywords]
     ) -> list[npt.NDArray[np.float32]]:
         """Encode texts to one vector for each token, as `Encoder.encode_tokens`."""
         return self._each(inputs, lang, lambda encoder, own: encoder.encode_tokens(own, **options))
 
-    def tokenize(self, inputs: str | Iterable[str], lang: Languages = None) -> list[list[int]]:
+    def tokenize(self, inputs: Texts, lang: Languages = None) -> list[list[int]]:
         """Return the token ids of each text in its bundle, as `Encoder.tokenize`."""
         return self._each(inputs, lang, Encoder.tokenize)
 
     def token_pieces(
         self,
-        inputs: str | Iterable[str],
+        inputs: Texts,
         lang: Languages = None,
         *,
         prompt: str = "",
@@ -151,7 +151,7 @@ class PackEncoder:
 
     def _embeddings(
         self,
-        inputs: str | Iterable[str],
+        inputs: Texts,
         lang: Languages,
         options: EncodeKeywords,
         prompts: tuple[str, ...] = (),
@@ -162,7 +162,7 @@ class PackEncoder:
 
     async def _aside(
         self,
-        inputs: str | Iterable[str],
+        inputs: Texts,
         lang: Languages,
         options: EncodeKeywords,
         prompts: tuple[str, ...] = (),
@@ -225,7 +225,7 @@ class PackEncoder:
 
     def _each(
         self,
-        inputs: str | Iterable[str],
+        inputs: Texts,
         lang: Languages,
         work: Callable[[Encoder, list[str]], Iterable[T]],
     ) -> list[T]:

@@ -7,8 +7,10 @@ from typing import Any
 
 from mirror_rt.errors import ConfigError, InvalidTextError
 
-# One text, many texts, or the token ids of many texts as `BatchEncoder.tokenize` returns them.
-Inputs = str | Iterable[str] | Iterable[list[int]]
+# One text, or many texts.
+Texts = str | Iterable[str]
+# The same, or the token ids of many texts as `BatchEncoder.tokenize` returns them.
+Inputs = Texts | Iterable[list[int]]
 
 # Names that columns of texts often have; of a table with none of them the first column is named.
 _USUAL = ("text", "texts", "sentence", "sentences", "document", "content", "title")
