@@ -8,20 +8,20 @@ import json
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
-from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import ConfigError
 from mirror_rt.languages.tags import did_you_mean, find_language, normalize_tag
-from mirror_train.recipes.recipe import Level, Recipe, load_recipe, suggest
+from mirror_rt.schema import Rule, build
+from mirror_train.recipes.recipe import Level, Recipe, RecipePooling, load_recipe, suggest
 
 _LEVELS: tuple[Level, ...] = get_args(Level)
-_POOLINGS = ("auto", *get_args(Pooling))
 _LANGUAGE_KEYS = ("name", "scripts", "base", *_LEVELS)
+_Text = Annotated[str, Rule("a text", lambda text: text.strip() != "")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,21 @@ class BaseModel:
     """A model to start from."""
 
     name: str  # its name in the table
-    model: str  # hub name, or folder
-    languages: tuple[str, ...] = ()  # tags of the languages that it is suited to
-    source: str = ""  # the publication or page that says so
-    revision: str | None = None  # branch, tag or commit on the hub; None for the newest
+    model: _Text  # hub name, or folder
+    languages: list[str] = field(default_factory=list)  # tags of those that it is suited to
+    source: _Text = ""  # the publication or page that says so
+    revision: _Text | None = None  # branch, tag or commit on the hub; None for the newest
     # Pooling to tune with; `auto` for the one that the model declares, else the recipe's.
-    pooling: Pooling | Literal["auto"] = "auto"
+    pooling: RecipePooling = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class _Language:
+    """The row of a language, but for what differs at its levels."""
+
+    name: _Text
+    scripts: list[str]
+    base: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +65,10 @@ class LanguageRecipe:
     scripts: tuple[str, ...]
     base: BaseModel
     recipe: Recipe
-    level_pooling: Pooling | Literal["auto"] | None = None
+    level_pooling: RecipePooling | None = None
 
     @property
-    def pooling(self) -> Pooling | Literal["auto"]:
+    def pooling(self) -> RecipePooling:
         """The pooling to tune with: that of the level, else that of the base model."""
         return self.level_pooling or self.base.pooling
 
@@ -212,10 +221,9 @@ def _build(
         where = f"[languages.{tag}]"
         _check_keys(where, given, _LANGUAGE_KEYS)
         row = {"name": tag, "scripts": []} | given
-        _check_text(where, "name", row["name"])
-        _check_texts(where, "scripts", row["scripts"])
         if "base" not in row:
             raise ConfigError(f"{where} is a new language: it needs base, the name of a base model")
+        build(_Language, row, where)
         _check_base(where, row["base"], bases)
         rows[tag] = row
     table = LanguageTable({name: _base(name, given, rows) for name, given in bases.items()}, rows)
@@ -244,18 +252,11 @@ def _base(name: str, given: dict[str, Any], languages: Iterable[str]) -> BaseMod
     _check_keys(where, given, [f.name for f in dataclasses.fields(BaseModel) if f.name != "name"])
     if "model" not in given:
         raise ConfigError(f"{where} needs model, a hub name or a folder")
-    for key in ("model", "source", "revision"):
-        if key in given:
-            _check_text(where, key, given[key])
-    tags = _check_texts(where, "languages", given.get("languages", []))
-    for tag in tags:
+    base: BaseModel = build(BaseModel, given | {"name": name}, where)
+    for tag in base.languages:
         if tag not in languages:
             raise ConfigError(f"{where}: no language {tag!r}{suggest(tag, languages)}")
-    if (pooling := given.get("pooling", "auto")) not in _POOLINGS:
-        raise ConfigError(
-            f"{where}: pooling must be one of {', '.join(_POOLINGS)}, got {pooling!r}"
-        )
-    return BaseModel(**given | {"name": name, "languages": tuple(tags)})
+    return base
 
 
 def _check_base(where: str, name: Any, bases: Iterable[str]) -> None:
@@ -275,15 +276,4 @@ def _check_keys(where: str, given: Iterable[str], known: Iterable[str]) -> None:
 def _table(where: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{where} must be a table, got {value!r}")
-    return value
-
-
-def _check_text(where: str, key: str, value: Any) -> None:
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigError(f"{where}: {key} must be a text, got {value!r}")
-
-
-def _check_texts(where: str, key: str, value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ConfigError(f"{where}: {key} must be a list of texts, got {value!r}")
     return value
