@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
@@ -29,8 +29,8 @@ from mirror_rt.io.atomic import files_under
 from mirror_rt.io.storage import Folder, StoredFile
 from mirror_rt.kept_work import Identity
 from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.pipeline.pipeline import OnRun
 from mirror_rt.pipeline.results import COUNTED, RowCounts
-from mirror_rt.tokens.padding import PaddedBatch
 
 _KEY = b"mirror_rt"  # of the footer, which keeps a JSON object there
 _JOB, _MANIFEST = "_job.json", "_manifest.json"
@@ -64,9 +64,7 @@ class PartWriter:
         table = TableEncoder(encoder, text_column=config.text_field, columns=config.columns, **how)
         return cls(Folder.at(config.output), table, job, config.window)
 
-    def write(
-        self, block: Block, on_run: Callable[[PaddedBatch], object] | None = None
-    ) -> dict[str, Any]:
+    def write(self, block: Block, on_run: OnRun = None) -> dict[str, Any]:
         """Encode a block and write its part; return the part's record."""
         batches = read_block(block, self.encoder.text_column, self.encoder.columns, self.rows)
         with (
@@ -82,11 +80,7 @@ class PartWriter:
         return record
 
     def _write(
-        self,
-        file: Any,
-        batches: Iterable[Any],
-        on_run: Callable[[PaddedBatch], object] | None,
-        record: dict[str, Any],
+        self, file: Any, batches: Iterable[Any], on_run: OnRun, record: dict[str, Any]
     ) -> dict[str, Any]:
         """Encode and write record batches as row groups; return the record with their counts."""
         parquet = require("pyarrow.parquet", extra="tables", purpose="Parquet")

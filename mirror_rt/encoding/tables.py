@@ -12,8 +12,8 @@ from mirror_rt.errors import ConfigError, DataError, require
 from mirror_rt.io.arrow import holds_texts, vector_array
 from mirror_rt.io.vectors import invalid_rows
 from mirror_rt.pipeline.options import FLOATS, EncodeKeywords
+from mirror_rt.pipeline.pipeline import OnRun
 from mirror_rt.pipeline.results import EncodedTexts, RowCounts
-from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.tokens.windows import TextWindow, with_results
 
 
@@ -84,7 +84,7 @@ class TableEncoder:
         self,
         stream: Iterable[Any],
         *,
-        on_run: Callable[[PaddedBatch], object] | None = None,
+        on_run: OnRun = None,
         on_rows: Callable[[RowCounts], object] = lambda counts: None,
     ) -> Iterator[Any]:
         """Yield each record batch with its vectors; the next one is tokenised while one runs.

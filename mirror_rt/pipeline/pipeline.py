@@ -35,6 +35,8 @@ __all__ = ["EncodedTexts", "Pipeline", "Stopped", "Vectors", "join"]
 
 logger = logging.getLogger("mirror_rt")
 
+# Is told of each batch of token ids that has run.
+OnRun = Callable[[PaddedBatch], object] | None
 _MANY_TOKENS = 50  # of which a share says something
 
 
@@ -115,11 +117,7 @@ class Pipeline:
         return tokens.pad(rows, pad_id=self.tokenizer.pad_id, length=self.pad_to)
 
     def run(
-        self,
-        batch: PaddedBatch,
-        *,
-        normalize: bool = False,
-        on_run: Callable[[PaddedBatch], object] | None = None,
+        self, batch: PaddedBatch, *, normalize: bool = False, on_run: OnRun = None
     ) -> tuple[Vectors, list[int]]:
         """Run a batch: float32 [rows, D], and the indices of the rows that are NaN.
 
@@ -206,7 +204,7 @@ class Pipeline:
         plan: EncodePlan,
         *,
         count: Callable[[int], object] | None = None,
-        on_run: Callable[[PaddedBatch], object] | None = None,
+        on_run: OnRun = None,
         stop: threading.Event | None = None,
     ) -> Iterator[EncodedTexts]:
         """Encode window after window; the next one is tokenised while one runs.
@@ -234,7 +232,7 @@ class Pipeline:
         plan: EncodePlan,
         *,
         count: Callable[[int], object] | None = None,
-        on_run: Callable[[PaddedBatch], object] | None = None,
+        on_run: OnRun = None,
         stop: threading.Event | None = None,
     ) -> EncodedTexts:
         """Run the rows of a window batch by batch, and put their vectors in order."""
@@ -278,7 +276,7 @@ class Pipeline:
         plan: EncodePlan,
         *,
         count: Callable[[int], object] | None,
-        on_run: Callable[[PaddedBatch], object] | None,
+        on_run: OnRun,
     ) -> EncodedTexts:
         """Finish the rows of a window that ran all at once, as `_encode_rows` does."""
         bad = _core.non_finite_rows(vectors)
