@@ -5,7 +5,8 @@
 
 Both take turns, each in a process of its own, on the native engine in fp32, and a ratio is the
 median of the ratios of all rounds. A cold start lasts from the start of the process to its first
-vector, with the files in memory; the memory is the peak of the process.
+vector, with the files in memory; the memory is the peak of the process. The folder of a name is
+started by its path: by its name, the hashes of its files are compared first.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import time
 
 from mirror_rt.diagnostics.benchmarking import machine_name
+from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.tables import markdown_table
 
 WORKER = """
@@ -35,9 +37,9 @@ def main() -> None:
     parser.add_argument("bundle")
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
-    models = (arguments.folder, arguments.bundle)
+    models = (str(LoadOptions().find(arguments.folder)), arguments.bundle)
     for model in models:
-        start(model)  # so that the files are in memory, and a name is fetched
+        start(model)  # so that the files are in memory
     rounds = [[start(model) for model in models] for _ in range(arguments.rounds)]
     if len({vector for pair in rounds for vector, *_ in pair}) != 1:
         sys.exit("the vectors differ: these are not the same model")
