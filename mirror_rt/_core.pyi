@@ -223,6 +223,11 @@ class InfoncePairs:
 
     def __init__(self, count: int, shift: int, mutual: bool) -> None: ...
 
+class InfonceTeacher:
+    """See csrc/infonce/infonce.h; it does not keep the rows, nor what lies at the address."""
+
+    def __init__(self, rows: InfonceRows, a: int, scale: float) -> None: ...
+
 class InfonceExecution:
     """Instruction set and threads; ValueError where the processor lacks it."""
 
@@ -264,10 +269,11 @@ def infonce_contract(
     a: int,
     b: int,
     scale: float,
+    teacher: InfonceTeacher | None,
     execution: InfonceExecution,
     sums: int,
     column_sums: int,
-) -> None: ...
+) -> float: ...
 def infonce_finish(
     sums: int,
     sums_stride: int,

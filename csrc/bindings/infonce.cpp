@@ -63,6 +63,8 @@ void bind_infonce(py::module_& m) {
                                      "row_ids", "column_ids");
   define_struct<Pairs, std::int64_t, std::int64_t, bool>(m, "InfoncePairs", "count", "shift",
                                                          "mutual");
+  define_struct<Teacher, const Rows*, const float*, float>(m, "InfonceTeacher", "rows", "a",
+                                                           "scale");
   py::class_<Execution>(m, "InfonceExecution", py::module_local())
       .def(py::init(&make_execution), py::arg("instruction_set"), py::arg("threads"))
       .def("padded_dim", [](const Execution& e, std::int64_t d) { return padded_dim(*e.isa, d); })
@@ -74,7 +76,7 @@ void bind_infonce(py::module_& m) {
   define(m, "infonce_objective", &objective, "rows", "partners", "pairs", "n", "scale", "decoupled",
          "factor", "execution", "weights", "log_weights");
   define(m, "infonce_contract", &contract, "rows", "columns", "negatives", "a", "b", "scale",
-         "execution", "sums", "column_sums");
+         "teacher", "execution", "sums", "column_sums");
   define(m, "infonce_finish", &finish_gradients, "sums", "sums_stride", "rows", "partners", "pairs",
          "weights", "factor", "execution", "gradients");
   m.def(

@@ -66,12 +66,21 @@ double objective(const Rows& rows, const Rows& partners, const Pairs& pairs, con
 std::int64_t padded_dim(const Isa& isa, std::int64_t dim);
 std::int64_t padded_rows(const Isa& isa, std::int64_t rows);
 
+/// The fixed vectors of a teacher, one for each row, and its log weights a [rows].
+struct Teacher {
+  const Rows* rows;
+  const float* a;
+  float scale;
+};
+
 /// Writes sums_i = sum over j of W_ij y^_j, row-major [padded_rows, padded_dim], and the sums of
 /// the columns unless `column_sums` is null. a [n_rows] and b [n_columns] may be null for -inf. If
-/// `columns` is null the problem is symmetric, and b must be a.
-void contract(const Rows& rows, const Rows* columns, const Negatives& negatives, const float* a,
-              const float* b, float scale, const Execution& execution, float* sums,
-              float* column_sums);
+/// `columns` is null the problem is symmetric, and b must be a. Of a symmetric problem that has a
+/// `teacher`, W is less by the teacher's W^T, and the sum over i, j of exp(t_ij + a^T_i)
+/// (t_ij - s_ij) is returned, where t_ij are the teacher's scaled cosines; otherwise 0.
+double contract(const Rows& rows, const Rows* columns, const Negatives& negatives, const float* a,
+                const float* b, float scale, const Teacher* teacher, const Execution& execution,
+                float* sums, float* column_sums);
 
 /// Writes the gradients of the blocks of `rows`, in their dtype; see Kernel.finish.
 void finish(const float* sums, std::int64_t sums_stride, const Rows& rows, const Rows& partners,

@@ -47,6 +47,13 @@ struct LogWeights {
   const float* columns;  // [T]
 };
 
+/// How scores become W; see Isa::weights.
+struct Weighing {
+  float scale;  // base 2
+  bool one_exponential;
+  LogWeights log_weights;
+};
+
 /// One instruction set. All buffers are 64-byte aligned; `scores` holds [T / P][T][P] floats.
 struct Isa {
   const char* name;
@@ -73,7 +80,14 @@ struct Isa {
   /// Turns scores into W. With `one_exponential` W = 2^(scale (s - 1)) (a_i + b_j), where the log
   /// weights are factors; otherwise W = 2^(scale s + a_i) + 2^(scale s + b_j).
   void (*weights)(const Geometry&, std::int64_t n_rows, std::int64_t n_columns, float* scores,
-                  float scale, bool one_exponential, const LogWeights& log_weights);
+                  Weighing how);
+
+  /// Turns scores into the W of the student less that of the teacher, whose scores are
+  /// `teacher_scores`, and returns the sum of the teacher's W times how much its exponent, scale s,
+  /// exceeds the student's.
+  double (*taught_weights)(const Geometry&, std::int64_t n_rows, std::int64_t n_columns,
+                           float* scores, const float* teacher_scores, Weighing student,
+                           Weighing teacher);
 
   /// Computes sums_I += W X_J and, unless `column_sums` is null, sums_J += W^T X_I. Both are
   /// row-major with rows of Geometry::dim floats, allocated up to a multiple of row_step rows.

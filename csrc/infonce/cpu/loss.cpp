@@ -9,6 +9,8 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -144,16 +146,35 @@ float* masked_scores(Problem& problem, const PackedBlock& rows, const PackedBloc
   return scores;
 }
 
-/// Returns the base-2 exponents, or the factors relative to `scale`, padded; null values mean none.
-Aligned<float> padded_log_weights(const float* values, std::int64_t n, std::int64_t padded,
-                                  float scale, bool one_exponential) {
-  Aligned<float> out = aligned<float>(padded);
-  std::fill_n(out.get(), padded, one_exponential ? 0.0f : -kInfinity);
-  for (std::int64_t i = 0; values != nullptr && i < n; ++i) {
-    out[i] = one_exponential ? std::exp(values[i] + scale) : values[i] * kLog2E;
+/// The base-2 exponents of rows and columns, or their factors relative to `scale`, padded; null
+/// values mean none.
+class LogWeightsOf {
+ public:
+  LogWeightsOf(const float* a, std::int64_t n_rows, const float* b, std::int64_t n_columns,
+               float scale, const Problem& problem)
+      : scale_(scale),
+        one_exponential_(scale <= kLargestFixedScale),
+        rows_(padded(a, n_rows, problem.padded_rows())),
+        columns_(padded(b, n_columns, problem.padded_columns())) {}
+
+  Weighing of(const PackedBlock& rows, const PackedBlock& columns) const {
+    return {scale_ * kLog2E, one_exponential_, {&rows_[rows.first], &columns_[columns.first]}};
   }
-  return out;
-}
+
+ private:
+  Aligned<float> padded(const float* values, std::int64_t n, std::int64_t size) const {
+    Aligned<float> out = aligned<float>(size);
+    std::fill_n(out.get(), size, one_exponential_ ? 0.0f : -kInfinity);
+    for (std::int64_t i = 0; values != nullptr && i < n; ++i) {
+      out[i] = one_exponential_ ? std::exp(values[i] + scale_) : values[i] * kLog2E;
+    }
+    return out;
+  }
+
+  float scale_;
+  bool one_exponential_;
+  Aligned<float> rows_, columns_;
+};
 
 }  // namespace
 
@@ -187,16 +208,20 @@ void logsumexp(const Rows& rows, const Rows* columns, const Negatives& negatives
   }
 }
 
-void contract(const Rows& rows, const Rows* columns, const Negatives& negatives, const float* a,
-              const float* b, float scale, const Execution& run, float* sums, float* column_sums) {
+double contract(const Rows& rows, const Rows* columns, const Negatives& negatives, const float* a,
+                const float* b, float scale, const Teacher* teacher, const Execution& run,
+                float* sums, float* column_sums) {
   Problem problem(rows, columns, negatives, run);
   const Isa& isa = *run.isa;
   const Geometry& geometry = problem.geometry;
-  const bool fixed = scale <= kLargestFixedScale;
-  const Aligned<float> row_weights =
-      padded_log_weights(a, negatives.n_rows, problem.padded_rows(), scale, fixed);
-  const Aligned<float> column_weights =
-      padded_log_weights(b, negatives.n_columns, problem.padded_columns(), scale, fixed);
+  const LogWeightsOf student(a, negatives.n_rows, b, negatives.n_columns, scale, problem);
+  std::unique_ptr<Problem> taught;
+  std::unique_ptr<LogWeightsOf> targets;
+  if (teacher != nullptr) {
+    taught = std::make_unique<Problem>(*teacher->rows, nullptr, negatives, run);
+    targets = std::make_unique<LogWeightsOf>(teacher->a, negatives.n_rows, teacher->a,
+                                             negatives.n_columns, teacher->scale, *taught);
+  }
   const std::int64_t scratch_size = isa.pair == 1 ? 0 : 2 * problem.tile_size();
   const Aligned<float> scratch = aligned<float>(run.threads * scratch_size);
 
@@ -205,6 +230,7 @@ void contract(const Rows& rows, const Rows* columns, const Negatives& negatives,
     std::fill_n(column_sums, padded_rows(isa, columns->count()) * geometry.dim, 0.0f);
   }
   float* const others = problem.symmetric ? sums : column_sums;
+  std::vector<double> totals(problem.packed_rows.blocks());
   Schedule schedule(problem.packed_rows.blocks(), problem.columns().blocks(), problem.symmetric);
   schedule.run(run.threads, [&](std::int64_t i, std::int64_t j, int thread) {
     const PackedBlock row_block = problem.packed_rows.block(i);
@@ -213,14 +239,24 @@ void contract(const Rows& rows, const Rows* columns, const Negatives& negatives,
         (b == nullptr || column_block.first >= negatives.n_columns)) {
       return;  // all weights are 0
     }
+    const Weighing how = student.of(row_block, column_block);
     float* scores = masked_scores(problem, row_block, column_block, thread);
-    isa.weights(geometry, row_block.rows, column_block.rows, scores, scale * kLog2E, fixed,
-                {&row_weights[row_block.first], &column_weights[column_block.first]});
+    if (taught == nullptr) {
+      isa.weights(geometry, row_block.rows, column_block.rows, scores, how);
+    } else {
+      const float* targeted = masked_scores(*taught, taught->packed_rows.block(i),
+                                            taught->packed_rows.block(j), thread);
+      const double total = isa.taught_weights(geometry, row_block.rows, column_block.rows, scores,
+                                              targeted, how, targets->of(row_block, column_block));
+      totals[i] +=
+          i == j ? total / 2 : total;  // W has both terms of a pair, which i == j has twice
+    }
     const bool both = others != nullptr && !(problem.symmetric && i == j);
     isa.accumulate(geometry, row_block, column_block, scores, scratch.get() + thread * scratch_size,
                    sums + row_block.first * geometry.dim,
                    both ? others + column_block.first * geometry.dim : nullptr);
   });
+  return std::accumulate(totals.begin(), totals.end(), 0.0) / kLog2E;
 }
 
 }  // namespace mirror_rt::infonce

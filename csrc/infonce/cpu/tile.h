@@ -251,21 +251,44 @@ void logsumexp(const Geometry& g, std::int64_t n_rows, std::int64_t n_columns, f
   if (columns.sums != nullptr) add_columns_online(g, n_rows, n_columns, scores, scale, columns);
 }
 
+/// Returns W of the exponents scale s of row i, where b are the log weights of the columns.
+inline Vec weights_of(Vec exponents, Weighing how, std::int64_t i, Vec b) {
+  const Vec a = all(how.log_weights.rows[i]);
+  if (how.one_exponential) return exp2(exponents - all(how.scale)) * (a + b);
+  return exp2(exponents + a) + exp2(exponents + b);
+}
+
 void weights(const Geometry& g, std::int64_t n_rows, std::int64_t n_columns, float* scores,
-             float scale, bool one_exponential, const LogWeights& log_weights) {
-  const Vec factor = all(scale);
+             Weighing how) {
+  const Vec factor = all(how.scale);
   for (std::int64_t j = 0; j < n_columns; j += kLanes) {
-    const Vec b = load(log_weights.columns + j);
+    const Vec b = load(how.log_weights.columns + j);
     for (std::int64_t i = 0; i < n_rows; ++i) {
       float* score = scores + at(g, i, j);
-      const Vec a = all(log_weights.rows[i]), s = load(score);
-      if (one_exponential) {
-        store(score, exp2(s * factor - factor) * (a + b));
-      } else {
-        store(score, exp2(s * factor + a) + exp2(s * factor + b));
-      }
+      store(score, weights_of(load(score) * factor, how, i, b));
     }
   }
+}
+
+double taught_weights(const Geometry& g, std::int64_t n_rows, std::int64_t n_columns, float* scores,
+                      const float* teacher_scores, Weighing student, Weighing teacher) {
+  const Vec factor = all(student.scale), teacher_factor = all(teacher.scale);
+  double total = 0;
+  for (std::int64_t j = 0; j < n_columns; j += kLanes) {
+    const Vec b = load(student.log_weights.columns + j);
+    const Vec teacher_b = load(teacher.log_weights.columns + j);
+    Vec column = {};
+    for (std::int64_t i = 0; i < n_rows; ++i) {
+      float* score = scores + at(g, i, j);
+      const Vec s = load(score) * factor;
+      const Vec t = load(teacher_scores + at(g, i, j)) * teacher_factor;
+      const Vec target = weights_of(t, teacher, i, teacher_b);
+      store(score, weights_of(s, student, i, b) - target);
+      column += where(t > all(-kInfinity), target * (t - s), Vec{});  // -inf: masked in both
+    }
+    total += sum(column);
+  }
+  return total;
 }
 
 /// Packs by_dim, and from it `transposed`, a panel at a time, since a panel stays in the cache.
@@ -303,10 +326,10 @@ void pack(const Geometry& g, const float* unit, void* by_dim, void* transposed, 
 }  // namespace
 
 // Two macros are needed, so that the name is expanded before it is pasted.
-#define MIRROR_RT_DEFINE(isa)                                 \
-  extern const Isa k_##isa;                                   \
-  const Isa k_##isa = {#isa, kPanel, kRowStep,  kPair,   dot, \
-                       pack, scores, logsumexp, weights, accumulate};
+#define MIRROR_RT_DEFINE(isa)                                                        \
+  extern const Isa k_##isa;                                                          \
+  const Isa k_##isa = {#isa,   kPanel,    kRowStep, kPair,          dot,       pack, \
+                       scores, logsumexp, weights,  taught_weights, accumulate};
 #define MIRROR_RT_EXPAND(isa) MIRROR_RT_DEFINE(isa)
 MIRROR_RT_EXPAND(MIRROR_RT_ISA)
 

@@ -110,7 +110,7 @@ def fuzz_loss(core, r: np.random.Generator, isa: str) -> None:
     out = [np.empty((execution.padded_rows(count), padded), np.float32) for count in (n, width)]
     column_logs = logs if symmetric else np.zeros(width, np.float32)
     core.infonce_contract(a, other, negatives, logs.ctypes.data, column_logs.ctypes.data, scale,
-                          execution, out[0].ctypes.data,
+                          None, execution, out[0].ctypes.data,
                           0 if symmetric else out[1].ctypes.data)  # fmt: skip
     gradient = np.empty_like(kept_a[0])
     core.infonce_finish(out[0].ctypes.data, padded, a, other or a, pairs, weights.ctypes.data, 1.0,

@@ -46,6 +46,7 @@ class Tune(TuneOptions):
         mirror-rt tune --words en --out tuned --checkpoint-every 20
         mirror-rt tune --words en --out tuned --resume
         mirror-rt tune --words en --out tuned --loss-batch 2000
+        mirror-rt tune multilingual-e5-small --words en --teacher tuned --out taught
         mirror-rt tune --recipe simcse --data lines.txt --out tuned
         mirror-rt tune --recipe simcse-nli --data snli_1.0_train.jsonl --data-format nli --out tuned
         mirror-rt tune --recipe mirror-ms --data synonyms.tsv --data-format synonyms --out tuned
@@ -85,8 +86,11 @@ class Tune(TuneOptions):
 
     def _tune_joint(self) -> None:
         self._check_no_engine()
+        taught = self.recipe or "teacher" in self.config.values()
         config = self._config(
-            self.recipe or self._say("joint", "for one encoder of many languages")
+            self._recipe_for(None)
+            if taught
+            else self._say("joint", "for one encoder of many languages")
         )
         joint = joint_run(self.strings, self.languages, seed=config.seed)
         self._tune(joint.data, config, self.model or JOINT_BASE, joint)
@@ -121,6 +125,8 @@ class Tune(TuneOptions):
         """Return the recipe that is named, or else the one for the strings."""
         if self.recipe is not None:
             return self.recipe
+        if "teacher" in self.config.values():
+            return self._say("teacher", "to follow a teacher")
         if self.synonyms.thesaurus is not None:
             return self._say("synonyms", "for the synonyms of a thesaurus")
         if data is None:

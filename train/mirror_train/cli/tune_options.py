@@ -90,7 +90,9 @@ class TuneOptions(Training):
             "finished.",
         ),
     ]
-    config: Annotated[Given[TrainConfig], run_options("pooling", "precision", "loss_batch")]
+    config: Annotated[
+        Given[TrainConfig], run_options("pooling", "precision", "loss_batch", "teacher")
+    ]
     # --pooling is an option of the run.
     changes: Annotated[
         Given[Recipe], Group("overrides of the recipe", leave_out=("pooling",), overrides=True)

@@ -1,6 +1,7 @@
-"""The contrastive losses: InfoNCE, as in Mirror-BERT, with its kernels, and multi-similarity."""
+"""The losses: InfoNCE, as in Mirror-BERT, with its kernels, multi-similarity, soft targets."""
 
 from mirror_train.loss.infonce import first_view, infonce
 from mirror_train.loss.multi_similarity import multi_similarity
+from mirror_train.loss.soft_targets import soft_targets
 
-__all__ = ["first_view", "infonce", "multi_similarity"]
+__all__ = ["first_view", "infonce", "multi_similarity", "soft_targets"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -42,9 +42,7 @@ class _Infonce(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> Any:
         with torch.no_grad():
             grads = _differentiate_eagerly(ctx, grad_output)
-        if not torch.is_grad_enabled():
-            return grads
-        return _Once.apply(*ctx.saved_tensors[:3], *grads)  # type: ignore[no-untyped-call]
+        return once(ctx.saved_tensors[:3], grads)
 
 
 def _differentiate_eagerly(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
@@ -54,18 +52,26 @@ def _differentiate_eagerly(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None
     return (*grads, *[None] * (6 - len(grads)))
 
 
-class _Once(torch.autograd.Function):
-    """Pass on the gradients of three inputs, and refuse to differentiate them once more."""
+def once(
+    inputs: Sequence[Tensor | None], grads: Sequence[Tensor | None]
+) -> Sequence[Tensor | None]:
+    """Pass on the gradients of inputs, and refuse to differentiate them once more."""
+    if not torch.is_grad_enabled():
+        return grads
+    found = _Once.apply(len(inputs), *inputs, *grads)  # type: ignore[no-untyped-call]
+    return cast(Sequence[Tensor | None], found)
 
+
+class _Once(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *arguments: Tensor | None) -> tuple[Tensor | None, ...]:
-        return arguments[3:]
+    def forward(ctx: Any, inputs: int, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+        return tensors[inputs:]
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
         raise RuntimeError(
-            "infonce has no second derivative, which create_graph and gradient penalties ask for: "
-            "take the gradient without create_graph, or write the loss in plain PyTorch"
+            "this loss has no second derivative, which create_graph and gradient penalties ask "
+            "for: take the gradient without create_graph, or write the loss in plain PyTorch"
         )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mirror_rt import _core
-from mirror_train.loss.kernel import Gathered, Inputs, Objective, Options
+from mirror_train.loss.kernel import Gathered, Inputs, Objective, Options, Variant
 from mirror_train.loss.problem import Problem, Sums
 
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -65,29 +66,8 @@ class CpuKernel:
         problem = Problem.of(inputs, options, gathered)
         rows, partners, columns = problem.normalized(self._normalize)
         execution = self._execution(rows)
-        n, weights, log_weights = (_empty(problem.count) for _ in range(3))
-        self._native.infonce_logsumexp(
-            rows.native,
-            None if columns is rows else columns.native,
-            self._negatives(problem),
-            problem.scale,
-            execution,
-            n.data_ptr(),
-        )
-        loss = self._native.infonce_objective(
-            rows.native,
-            partners.native,
-            self._pairs(problem),
-            n.data_ptr(),
-            problem.scale,
-            problem.decoupled,
-            1 / problem.total,
-            execution,
-            weights.data_ptr(),
-            log_weights.data_ptr(),
-        )
-        loss = torch.tensor(loss, dtype=torch.float32, device="cpu")
-        return Objective(loss, weights, log_weights)
+        n = self._logsumexp(problem, rows, columns, execution)
+        return self._objective(problem, rows, partners, n, execution)
 
     def backward(
         self,
@@ -105,19 +85,127 @@ class CpuKernel:
         for sums, rows, partners in problem.weighted_sums(
             log_weights, gathered, self._normalize, contract
         ):
-            found = [torch.empty_like(block) for block in rows.blocks]
-            self._native.infonce_finish(
-                sums.data_ptr(),
-                sums.shape[1],
-                rows.native,
-                partners.native,
-                self._pairs(problem),
-                weights.data_ptr(),
-                factor,
-                self._execution(rows),
-                [gradient.data_ptr() for gradient in found],
-            )
-            gradients += found
+            gradients += self._finish(sums, rows, partners, self._pairs(problem), weights, factor)
+        return gradients
+
+    def follow(
+        self,
+        views: Sequence[Tensor],
+        teacher: Tensor,
+        ids: Tensor | None,
+        *,
+        temperature: float,
+        teacher_temperature: float,
+        weight: float,
+    ) -> tuple[Tensor, Callable[[float], list[Tensor]]]:
+        """Return the loss of `mirror_train.loss.soft_targets`, and its gradients times a factor.
+
+        The student's weights are those of NT-Xent and of Q together: both have n_i.
+        """
+        variant: Variant = "ntxent" if len(views) > 1 else "one_way"  # then view 2 is not read
+        problem = Problem.of(
+            Inputs(views[0], views[-1], None, ids), Options(temperature, variant, "cpu"), None
+        )
+        rows = self._normalize(problem.rows)
+        execution = self._execution(rows)
+        n = self._logsumexp(problem, rows, rows, execution)
+        teacher_n = self._teacher_n(teacher, ids, teacher_temperature, execution)
+        # Of every other string, the rows of both views are candidates, which are alike.
+        teacher_n = (teacher_n + math.log(len(views))).repeat(len(views))
+        if len(views) > 1:
+            plain, g, _ = self._objective(problem, rows, rows, n, execution)
+            pairs = self._pairs(problem)
+        else:
+            plain, g = _empty().zero_(), _empty(problem.count).zero_()
+            pairs = self._native.InfoncePairs(0, 0, True)
+        g = (1 - weight) * g
+        alone = n == -math.inf  # no other string to follow the teacher's cosines with
+        a = ((g + weight).log() - n).masked_fill(alone, -math.inf)
+        teacher_a = (math.log(weight) - teacher_n).masked_fill(alone, -math.inf)
+        targets = self._normalize([teacher] * len(views))
+        sums = self._new_sums(rows, execution)
+        total = self._native.infonce_contract(
+            rows.native,
+            None,
+            self._negatives(problem),
+            a.data_ptr(),
+            a.data_ptr(),
+            problem.scale,
+            self._native.InfonceTeacher(
+                targets.native, teacher_a.data_ptr(), 1 / teacher_temperature
+            ),
+            execution,
+            sums.data_ptr(),
+            0,
+        )
+        divergence = weight * (n - teacher_n).masked_fill(alone, 0).double().sum() + total
+        loss = (1 - weight) * plain + (divergence / problem.count).float()
+        return loss, lambda factor: self._finish(
+            sums, rows, rows, pairs, g, factor * problem.scale / problem.count
+        )
+
+    def _teacher_n(
+        self, teacher: Tensor, ids: Tensor | None, temperature: float,
+        execution: _core.InfonceExecution,
+    ) -> Tensor:  # fmt: skip
+        inputs, options = (
+            Inputs(teacher, teacher, None, ids),
+            Options(temperature, "one_way", "cpu"),
+        )
+        rows = self._normalize([teacher])
+        return self._logsumexp(Problem.of(inputs, options, None), rows, rows, execution)
+
+    def _logsumexp(
+        self, problem: Problem, rows: CpuRows, columns: CpuRows,
+        execution: _core.InfonceExecution,
+    ) -> Tensor:  # fmt: skip
+        n = _empty(problem.count)
+        self._native.infonce_logsumexp(
+            rows.native,
+            None if columns is rows else columns.native,
+            self._negatives(problem),
+            problem.scale,
+            execution,
+            n.data_ptr(),
+        )
+        return n
+
+    def _objective(
+        self, problem: Problem, rows: CpuRows, partners: CpuRows, n: Tensor,
+        execution: _core.InfonceExecution,
+    ) -> Objective:  # fmt: skip
+        weights, log_weights = _empty(problem.count), _empty(problem.count)
+        loss = self._native.infonce_objective(
+            rows.native,
+            partners.native,
+            self._pairs(problem),
+            n.data_ptr(),
+            problem.scale,
+            problem.decoupled,
+            1 / problem.total,
+            execution,
+            weights.data_ptr(),
+            log_weights.data_ptr(),
+        )
+        loss = torch.tensor(loss, dtype=torch.float32, device="cpu")
+        return Objective(loss, weights, log_weights)
+
+    def _finish(
+        self, sums: Tensor, rows: CpuRows, partners: CpuRows, pairs: _core.InfoncePairs,
+        weights: Tensor, factor: float,
+    ) -> list[Tensor]:  # fmt: skip
+        gradients = [torch.empty_like(block) for block in rows.blocks]
+        self._native.infonce_finish(
+            sums.data_ptr(),
+            sums.shape[1],
+            rows.native,
+            partners.native,
+            pairs,
+            weights.data_ptr(),
+            factor,
+            self._execution(rows),
+            [gradient.data_ptr() for gradient in gradients],
+        )
         return gradients
 
     def _normalize(self, blocks: Sequence[Tensor]) -> CpuRows:
@@ -143,6 +231,7 @@ class CpuKernel:
             address(a),
             address(b),
             problem.scale,
+            None,
             execution,
             sums.data_ptr(),
             address(column_sums),

@@ -75,7 +75,9 @@ def infonce(
             costs nothing); or `impl` cannot run here. The message names the value or the reason.
     """
     check_inputs(z1, z2, hard_negatives, group_ids, alone=process_group is None)
-    _check_options(temperature, variant)
+    check_temperature(temperature)
+    if variant not in _VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(_VARIANTS)}, got {variant!r}")
     kernel = choose_kernel(impl, z1.device, z1.dtype)
     options = Options(float(temperature), variant, kernel)
     gathered = None
@@ -160,7 +162,8 @@ def _check_like(name: str, z: Tensor, z1: Tensor) -> None:
         )
 
 
-def _check_options(temperature: float, variant: str) -> None:
+def check_temperature(temperature: float) -> None:
+    """Raise ValueError for a temperature that the losses cannot take."""
     if getattr(temperature, "requires_grad", False):  # a tensor, in spite of its type
         raise ValueError(
             "temperature must be a number, got a tensor that requires a gradient, which this loss "
@@ -170,5 +173,3 @@ def _check_options(temperature: float, variant: str) -> None:
     # Weights span a range of exp(2 / tau). Below 1e-30 not even their logarithms are exact enough.
     if not (math.isfinite(temperature) and temperature > 1e-30):
         raise ValueError(f"temperature must be a finite number above 1e-30, got {temperature}")
-    if variant not in _VARIANTS:
-        raise ValueError(f"variant must be one of {', '.join(_VARIANTS)}, got {variant!r}")

@@ -105,6 +105,8 @@ class Recipe(Hyperparameters):
             before its epochs (see `mirror_train.training.movement`); by default any sum is allowed.
         kept_neighbours: ends the run when frequent words have kept less than this share of the ten
             nearest that the base model gave them, 0 .. 1; by default this is not measured.
+        teacher_weight: with a teacher, the share of the loss that follows its cosines, above 0; the
+            rest contrasts the strings. At 1, strings need no second view.
     """
 
     level: Level
@@ -136,6 +138,9 @@ class Recipe(Hyperparameters):
     triplet_margin: float = 0.2
     movement: Annotated[float | None, Rule("greater than 0", lambda value: value > 0)] = None
     kept_neighbours: Annotated[float | None, Rule("in 0 .. 1", lambda kept: 0 <= kept <= 1)] = None
+    teacher_weight: Annotated[
+        float, Rule("above 0 and at most 1", lambda weight: 0 < weight <= 1)
+    ] = 1.0
 
     def __post_init__(self) -> None:
         Hyperparameters.__post_init__(self)

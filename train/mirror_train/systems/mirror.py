@@ -47,7 +47,7 @@ SYSTEM = System(
     recipe=Recipe,
     run=_run,
     command="mirror_train.cli.tune:Tune",
-    settings=("pooling", "precision", "loss_batch"),
+    settings=("pooling", "precision", "loss_batch", "teacher"),
     fitted=_fitted,
     entries=(
         Entry("mirror", "dropout and span masking, on sentences", _MIRROR, ("sentences",),

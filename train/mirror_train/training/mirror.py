@@ -20,6 +20,7 @@ from mirror_train.model.pretrained import Pretrained
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.loop import Trainer, adamw, encoder_forward
 from mirror_train.training.steps import Part, Steps
+from mirror_train.training.teacher import Teacher
 
 ViewsLoss = Callable[..., Tensor]
 """From the views z1, z2 (and hard negatives), [n, D] each, to a scalar."""
@@ -35,11 +36,12 @@ def mirror_trainer(
     layers: Iterable[nn.Module] = (),
     mlp: nn.Module | None = None,
     loss: ViewsLoss | None = None,
+    teacher: Teacher | None = None,
 ) -> Trainer:
     """Return the trainer of a model by Mirror-BERT.
 
     The layers after its pooling are not trained, and an `mlp` after them is. A `loss` takes the
-    place of the recipe's.
+    place of the recipe's, and a `teacher` is followed (see `soft_targets`).
 
     Where a process's share of a batch is larger than the recipe's batch size, gradients are cached.
     """
@@ -57,7 +59,7 @@ def mirror_trainer(
     modules = nn.ModuleDict({"encoder": base.model} | trained)
     rows = batches.views * recipe.batch_size
     return Trainer(
-        steps=mirror_steps(base, batches, recipe, processes, loss),
+        steps=mirror_steps(base, batches, recipe, processes, loss, teacher),
         forward=forward,
         modules=modules,
         optimizer=adamw((one for one in modules.parameters() if one.requires_grad), recipe),
@@ -82,20 +84,25 @@ def mirror_steps(
     recipe: Recipe,
     processes: Processes,
     own: ViewsLoss | None = None,
+    teacher: Teacher | None = None,
 ) -> Steps:
     """Return the steps of a run: each has one part, the views of its batch (EMNLP 2021, section 2).
 
-    An `own` loss takes the place of the recipe's.
+    An `own` loss takes the place of the recipe's, and so does that of a `teacher`.
     """
     tokenize = ViewTokenizer(base, recipe)
 
     def loss(batch: StepBatch, z: Tensor) -> Tensor:
         if own is not None:
             return own(*z.chunk(batch.views))
+        if teacher is not None:
+            return teacher.loss(z, batch, recipe)
         return contrast(z, batch, recipe, process_group=processes.group)
 
     def parts(step: int) -> list[Part]:
         batch = batches[step]
+        if teacher is not None:
+            batch = teacher.views_of(batch, recipe)
         return [Part(tokenize(batch), partial(loss, batch))]
 
     return Steps(len(batches), parts)

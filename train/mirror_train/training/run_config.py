@@ -90,8 +90,10 @@ class TrainConfig(RunConfig):
             That many pairs then go through the encoder at a time, and gradients are cached: memory
             follows the batch size, the loss `loss_batch`. By default the batch size.
         task: name of the head that the layer becomes.
-        teacher: the folder of a cross-encoder that labels the pairs of the first cycle, in the
-            place of one that learns from the base model.
+        teacher: of Mirror-BERT, an encoder whose cosines are followed: what `Encoder.load` takes, a
+            bundle, a tuned folder or a name. Of pairs, it reads the first text. Of Trans-Encoder,
+            the folder of a cross-encoder that labels the pairs of the first cycle, in the place of
+            one that learns from the base model.
     """
 
     recipe: Any
@@ -133,6 +135,11 @@ class TrainConfig(RunConfig):
         digest, every = path_sha256(self.select), self.evaluate_every
         return {"file": self.select.name, "sha256": digest, "evaluate_every": every}
 
+    @property
+    def teacher_name(self) -> str | None:
+        """The teacher as it was given, which may be a name and no folder."""
+        return None if self.teacher is None else self.teacher.as_posix()
+
     def beside(self, name: str) -> Path:
         """Return the folder OUT.name, which keeps finished parts of a run until it is complete."""
         return beside(self.out, name)
@@ -169,6 +176,8 @@ def finished_run(
                                                   "select": config.selects}  # fmt: skip
     found = recipe | {"data": (manifest.data or {}).get("sha256"), "seed": training.get("seed"),
                       "select": training.get("select")}  # fmt: skip
+    wanted["teacher"] = config.teacher_name
+    found["teacher"] = training.get("teacher", {}).get("name")
     named = config.pooling not in ("auto", "paper")
     wanted["pooling"] = config.pooling if named else recipe.get("pooling")
     for name, value in (base_model or {}).items():

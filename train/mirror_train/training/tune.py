@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mirror_rt.bundle.identity import digest_of
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.evaluation import evaluate_geometry
 from mirror_train.data.batches import Batches, batch_sizes, check_loss_batch
@@ -19,6 +20,7 @@ from mirror_train.model.dense import Dense
 from mirror_train.model.dropout import drophead
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained
+from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.fit import warn_of_run
 from mirror_train.training.loop import Trainer
@@ -27,6 +29,7 @@ from mirror_train.training.movement import EndedBy, Neighbours, common_words, pl
 from mirror_train.training.pooling import choose_pooling
 from mirror_train.training.run import Run, TuneReport, begun
 from mirror_train.training.run_config import TrainConfig
+from mirror_train.training.teacher import find_teacher, forget_vectors, read_teacher
 from mirror_train.training.whitening import centre_again, fit_whitening
 
 logger = logging.getLogger("mirror_train")
@@ -75,11 +78,13 @@ def tune(
         recipe = recipe.replace(pooling=chosen.pooling)
         check_recipe(recipe, data, base, processes.count)
         cached = None if loss_batch == recipe.batch_size else loss_batch
+        folder = find_teacher(run, data, recipe, own_loss=loss is not None)
+        taught: dict[str, Any] = {} if folder is None else {"teacher": digest_of(folder)}
         settings = dataclasses.asdict(recipe)
         if loss is not None:
             kind = loss if hasattr(loss, "__qualname__") else type(loss)
             settings["loss"] = f"{kind.__module__}.{kind.__qualname__}"
-        run.start(data.sha256(), settings, loss_batch=cached)
+        run.start(data.sha256(), settings, loss_batch=cached, **taught)
         sizes = batch_sizes(len(data), loss_batch, processes.count)
         steps, ended_by = planned_steps(recipe, len(sizes))
         batches = Batches(
@@ -92,7 +97,9 @@ def tune(
             processes=processes,
         )
         pad_to = pad_length(recipe)
-        before = _isotropy(run, data, Head([chosen.before]), pad_to)
+        untuned = run.encoder(Head([chosen.before]), pad_to=pad_to)
+        teacher = None if folder is None else read_teacher(run, data, folder, untuned)
+        before = _isotropy(run, data, untuned)
         layer = fit_whitening(base, data, recipe, seed=seed, device=run.device)
         layers, mlp = [] if layer is None else [layer], _mlp(base, recipe, seed)
         trainer = mirror_trainer(
@@ -104,6 +111,7 @@ def tune(
             layers=layers,
             mlp=mlp,
             loss=loss,
+            teacher=teacher,
         )
         kept = [mlp] if mlp is not None and recipe.mlp == "pooler" else []
         head = Head([recipe.fixed_pooling], [*layers, *kept])
@@ -117,27 +125,31 @@ def tune(
             run.train(trainer, "tune", encoder)
         if layer is not None:
             centre_again(base, layer, data, recipe, seed=seed, device=run.device)
-        after = _isotropy(run, data, head, pad_to)
+        after = _isotropy(run, data, run.encoder(head, pad_to=pad_to))
         isotropy = _compared(before, after, trainer.stats.losses, recipe)
-        return run.write(
+        report = run.write(
             head,
             trainer.stats,
             recipe=settings,
             data=data.summary(),
-            training=_course(trainer, batches, ended_by) | isotropy,
+            training=_course(trainer, batches, ended_by)
+            | isotropy
+            | ({} if teacher is None else {"teacher": teacher.record}),
             level=recipe.level,
             language=data.language,
             pad_to=pad_to,
         )
+        if teacher is not None:
+            forget_vectors(run)
+        return report
 
 
-def _isotropy(run: Run, data: TrainingData, head: Head, pad_to: int | None) -> float | None:
+def _isotropy(run: Run, data: TrainingData, encoder: TorchEncoder) -> float | None:
     """Measure the isotropy of unit vectors of some strings; None where all strings are one."""
     texts = list(dict.fromkeys(data.first))[:_MEASURED]
 
     def measure() -> float | None:
-        found = evaluate_geometry(run.encoder(head, pad_to=pad_to), texts).isotropy_score_normalized
-        return round(found, 4)
+        return round(evaluate_geometry(encoder, texts).isotropy_score_normalized, 4)
 
     return run.processes.in_first(measure) if len(texts) > 1 else None
 

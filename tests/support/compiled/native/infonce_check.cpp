@@ -48,7 +48,8 @@ double error_of(const Case& c) {
   inverse_norms(rows, c.run, norms.data());
   logsumexp(rows, nullptr, negatives, kScale, c.run, n.data());
   for (std::int64_t i = 0; i < m; ++i) a[i] = -n[i];
-  contract(rows, nullptr, negatives, a.data(), a.data(), kScale, c.run, sums.get(), nullptr);
+  contract(rows, nullptr, negatives, a.data(), a.data(), kScale, nullptr, c.run, sums.get(),
+           nullptr);
   double worst = 0;
   for (std::int64_t i = 0; i < m; i += 7) {
     double total = 0, first = 0;
