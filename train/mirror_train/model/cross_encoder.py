@@ -20,8 +20,8 @@ from mirror_rt.errors import ModelError
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.tokens.pairs import Pair, PairTokenizer
 from mirror_train.compute.precision import resolve_device
-from mirror_train.model.declared_modules import as_model_error
 from mirror_train.model.forward import Forward, in_order
+from mirror_train.model.model_checks import as_model_error
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained, quiet_transformers
 
