@@ -19,6 +19,7 @@ from mirror_rt.bundle.manifest import Layout
 from mirror_rt.errors import BundleError
 from mirror_rt.inference.native.engine_model import (
     EngineModel,
+    Floats,
     Layer,
     Pair,
     UnsupportedModelError,
@@ -303,9 +304,11 @@ class _Finder:
             return parts[0]
         shape = (*parts[0].shape[:-1], sum(one.shape[-1] for one in parts))
         read = [one.read for one in parts]
-        return Weight(
-            name, shape, lambda: np.concatenate([one() for one in read], axis=-1), tuple(parts)
-        )
+
+        def side_by_side() -> Floats:  # at once, without a copy of each part in between
+            return np.concatenate([one() for one in read], axis=-1, out=np.empty(shape, np.float32))
+
+        return Weight(name, shape, side_by_side, tuple(parts))
 
     def part(self, name: str) -> Weight:
         """Return a bias, or a matrix with outputs last, as which bundles have it."""
@@ -314,7 +317,7 @@ class _Finder:
         weight = self.weight(f"{name}.weight")
         if len(weight.shape) != 2:
             raise UnsupportedModelError(f"{self.stored.path}: {name} is {list(weight.shape)}")
-        return Weight(name, weight.shape[::-1], lambda: np.ascontiguousarray(weight.read().T))
+        return Weight(name, weight.shape[::-1], lambda: weight.read().T)
 
     def refuse_others(self, *parts: str) -> None:
         """Raise UnsupportedModelError if there is a tensor in one of the `parts` that none took."""

@@ -106,6 +106,7 @@ class NativeRunner(LoadedGraph):
 def _pack(encoder: EngineModel, precision: str) -> _core.NativeEncoder:
     """Pack the weights layer by layer."""
     arrays = _embeddings(encoder)
+    encoder.release()  # the table of words was copied
     engine = _core.NativeEncoder(precision=precision, inner=encoder.inner, **encoder.kind, **arrays)
     packed: dict[str, int] = {}
     tables: dict[Rotation | None, Floats | None] = {None: None}
@@ -117,8 +118,11 @@ def _pack(encoder: EngineModel, precision: str) -> _core.NativeEncoder:
         if layer.rotation is not None and layer.rotation not in tables:
             longest = len(arrays["positions"])
             tables[layer.rotation] = layer.rotation.table(encoder.kind["size"], longest)
-        weights = {name: _read(pair) for name, pair in layer.weights.items()}
-        engine.add_layer(**weights, window=layer.window, rotary=tables[layer.rotation])
+        engine.add_layer(
+            **{name: _read(pair) for name, pair in layer.weights.items()},  # of one layer alone
+            window=layer.window,
+            rotary=tables[layer.rotation],
+        )
         encoder.release()
     return engine
 
@@ -150,7 +154,7 @@ def _embeddings(encoder: EngineModel) -> dict[str, Any]:
 def _read(pair: Pair) -> tuple[Floats, Floats]:
     weight, bias = pair
     zeros = np.zeros(weight.shape[-1], np.float32)
-    return weight.read(), zeros if bias is None else bias.read()
+    return np.ascontiguousarray(weight.read()), zeros if bias is None else bias.read()
 
 
 def distances(relative: Floats, positions: int) -> Floats:

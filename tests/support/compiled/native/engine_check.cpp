@@ -27,7 +27,7 @@ class Arrays {
   Weight weight(std::int64_t depth, std::int64_t columns) {
     return {make(depth * columns, 0.2f), make(columns, 0.1f), depth, columns};
   }
-  Norm norm() { return {make(kHidden, 0.3f, 1), make(kHidden, 0.1f)}; }
+  Norm norm() { return {make(kHidden, 0.3f, 1), make(kHidden, 0.1f), true}; }
 
  private:
   std::mt19937 generator_{1};
@@ -71,9 +71,10 @@ int main() {
     for (const auto precision : {Precision::float32, Precision::bfloat16, Precision::int8}) {
       Config config{};
       config.precision = precision, config.activation = Activation::gelu;
-      config.hidden = config.embedded = kHidden, config.inner = kInner, config.heads = kHeads;
+      config.hidden = config.embedded = kHidden, config.inner = kInner;
+      config.heads = config.key_heads = kHeads, config.size = kHidden / kHeads;
       config.vocabulary = kWords, config.positions = kPositions, config.skipped_id = -1;
-      config.scale = 0.2f, config.epsilon = 1e-6f;
+      config.scale = 0.2f, config.word_scale = 1, config.epsilon = 1e-6f, config.centred = true;
       Encoder encoder(config, *isa, embeddings);
       encoder.add_layer(layer);
       encoder.repeat_layer(0);
