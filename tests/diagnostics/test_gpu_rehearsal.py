@@ -125,6 +125,7 @@ def start(machine, *options, fault=""):
     return subprocess.Popen(
         [*ISOLATED, "bash", "-c", run, "bash", *words],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
     )  # fmt: skip
 
 
@@ -144,12 +145,15 @@ STEPS = ["install", "machine", "agrees", "tests-tma", "speed", "million-rows", "
 
 
 def cut(machine, place):
-    """Start the script, and kill it once its report tells of a step; return what is left."""
+    """Start the script, and kill it once its report tells of a step; return what is left.
+
+    All processes end, as with the machine: from other namespaces the next call could not end them.
+    """
     process, told = start(machine, "--stage", "1"), machine / "out" / "gpu.md"
     while not (told.is_file() and f"| {place} |" in told.read_text()):
         assert process.poll() is None, finish(process)
         time.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
+    os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
     return report(machine)
