@@ -74,8 +74,9 @@ class Rotation(NamedTuple):
             factor, low, high, length = self.numbers
             waves = np.float32(2 * math.pi) / plain
             scaled = np.where(waves > length / low, plain / np.float32(factor), plain)
-            share = (np.float32(length) / waves - np.float32(low)) / np.float32(high - low)
-            between = (1 - share) * scaled / np.float32(factor) + share * scaled
+            with np.errstate(divide="ignore", invalid="ignore"):  # nothing is between equal ends
+                share = (np.float32(length) / waves - np.float32(low)) / np.float32(high - low)
+                between = (1 - share) * scaled / np.float32(factor) + share * scaled
             return np.where((waves < length / high) | (waves > length / low), scaled, between)
         if self.scaling == "yarn":
             factor, length, *turns, _ = self.numbers

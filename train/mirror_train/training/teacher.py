@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from mirror_rt import Encoder
-from mirror_rt.bundle.identity import digest_of
 from mirror_rt.encoding.batch_encoder import EmbeddingModel, Vectors
 from mirror_rt.errors import ConfigError, ModelError, NonFiniteError, Setting
 from mirror_rt.inference.load_options import LoadOptions
@@ -86,8 +85,10 @@ def find_teacher(run: Run, data: TrainingData, recipe: Recipe, *, own_loss: bool
     return LoadOptions(offline=run.config.offline).find(name)
 
 
-def read_teacher(run: Run, data: TrainingData, folder: Path, student: EmbeddingModel) -> Teacher:
-    """Encode the first strings of all pairs by the teacher in a folder.
+def read_teacher(
+    run: Run, data: TrainingData, folder: Path, digest: str, student: EmbeddingModel
+) -> Teacher:
+    """Encode the first strings of all pairs by the teacher in a folder of this digest.
 
     What is finished is kept in the folder OUT.teacher, by everything that decides it.
 
@@ -95,7 +96,7 @@ def read_teacher(run: Run, data: TrainingData, folder: Path, student: EmbeddingM
         ConfigError: the teacher is the student's base model.
         ModelError: a vector is not finite.
     """
-    texts, digest = list(dict.fromkeys(data.first)), digest_of(folder)
+    texts = list(dict.fromkeys(data.first))
     encoder = Encoder.load(folder)
     try:
         identity = Identity({

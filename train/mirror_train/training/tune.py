@@ -98,7 +98,9 @@ def tune(
         )
         pad_to = pad_length(recipe)
         untuned = run.encoder(Head([chosen.before]), pad_to=pad_to)
-        teacher = None if folder is None else read_teacher(run, data, folder, untuned)
+        teacher = (
+            None if folder is None else read_teacher(run, data, folder, taught["teacher"], untuned)
+        )
         before = _isotropy(run, data, untuned)
         layer = fit_whitening(base, data, recipe, seed=seed, device=run.device)
         layers, mlp = [] if layer is None else [layer], _mlp(base, recipe, seed)
