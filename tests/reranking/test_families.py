@@ -58,7 +58,7 @@ def test_scores_are_those_of_the_peer(family, tiny_cross_encoder, tiny_reranker,
     assert (reranker.providers == ["native"]) == (family not in NOT_NATIVE)
 
 
-@pytest.mark.parametrize("family", tiers(HEADED, fast=("modernbert", "qwen3")))
+@pytest.mark.parametrize("family", tiers(HEADED, fast=("modernbert",)))
 def test_other_tools_find_the_logits_first(family, tiny_cross_encoder, tiny_reranker, pairs):
     """As fastembed, by their place, and transformers.js, by their name."""
     folder = tiny_cross_encoder(family)
