@@ -68,6 +68,7 @@ def test_a_sum_by_the_root_and_the_similarity_are_those_of_the_authors(folder, s
     )
 
 
+@pytest.mark.full
 def test_the_module_s_limit_comes_before_the_tokenizer_s(folder):
     change(folder / "tokenizer_config.json", model_max_length=10)
     write(folder / "sentence_bert_config.json", {"max_seq_length": 40})
@@ -79,7 +80,8 @@ def test_the_module_s_limit_comes_before_the_tokenizer_s(folder):
     assert Encoder.load(export(folder, max_length="model")).max_length == 128
 
 
-@pytest.mark.parametrize("family", tiers(["deberta-v2", "modernbert"], fast=["modernbert"]))
+@pytest.mark.full
+@pytest.mark.parametrize("family", ["deberta-v2", "modernbert"])
 def test_relative_and_rotated_positions_have_no_end(tiny_model, tmp_path, family):
     """A folder may declare more tokens than the model was trained with, which are 128."""
     folder = as_modules(shutil.copytree(tiny_model(family), tmp_path / "model"))
@@ -94,6 +96,7 @@ def test_relative_and_rotated_positions_have_no_end(tiny_model, tmp_path, family
         np.testing.assert_allclose(found, expected, rtol=0, atol=error_of(expected))
 
 
+@pytest.mark.full
 def test_long_texts_are_cut_on_the_declared_side(folder):
     change(folder / "tokenizer_config.json", model_max_length=9, truncation_side="left")
     prompts = {"prompts": {"query": "a question: "}, "default_prompt_name": "query"}
@@ -110,6 +113,7 @@ def test_an_adapter_beside_its_base_model_is_refused(folder):
         export(folder)
 
 
+@pytest.mark.full
 def test_token_types_are_those_of_the_tokenizer(tiny_bert, words, tmp_path):
     """A RoBERTa with the tokenizer of a BERT, as Korean cross-encoders are made."""
     folder = make_model(

@@ -270,6 +270,7 @@ def test_weights_leave_room_for_sums_of_sixteen_bits(all_variants):
         assert 2 * 255 * np.abs(weight.const_value.numpy().astype(int)).max() < 2**15
 
 
+@pytest.mark.full
 def test_layers_that_lose_too_much_stay_float32(tiny_bert, tmp_path):
     """One layer whose numbers 8 bits cannot hold: it is found, and the others are int8."""
     model = tmp_path / "model"
@@ -469,6 +470,7 @@ def test_a_graph_too_new_for_onnxruntime(field, all_variants, tmp_path):
         Encoder.load(folder, variant="int8", verify=False, providers="cpu")
 
 
+@pytest.mark.full
 def test_on_the_command_line(tiny_bert, tmp_path, cli, all_variants):
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("text1\ttext2\tscore\nold\ttown\t1\nriver\tsea\t5\ndoctor\tman\t9\n")

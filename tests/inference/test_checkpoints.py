@@ -58,7 +58,7 @@ def encode(folder, variant="fp32", **options):
         return encoder.encode(TEXTS)
 
 
-@pytest.mark.parametrize("family", tiers(NATIVE, fast=("bert", "mpnet", "modernbert")))
+@pytest.mark.parametrize("family", tiers(NATIVE, fast=("bert", "modernbert")))
 def test_bits_are_those_of_the_bundle(family, tiny_model, tiny_bundle):
     pooling, folder = (TINY | UNFUSED)[family].pooling, tiny_model(family)
     for precision in PRECISIONS:
@@ -304,7 +304,7 @@ LAYERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", LAYERS)
+@pytest.mark.parametrize("case", tiers(LAYERS, fast=["layers and a cut"]))
 def test_layers_behind_the_pooling(case, tiny_bert, tmp_path):
     from mirror_export import ExportConfig, export_bundle
 
@@ -468,7 +468,7 @@ def test_commands_and_compat(tiny_bert, tiny_cross_encoder, tmp_path, cli, start
     assert "of pairs: 1" in shown
 
 
-@pytest.mark.parametrize("family", ["albert", "modernbert"])
+@pytest.mark.parametrize("family", tiers(["albert", "modernbert"], fast=["modernbert"]))
 def test_any_value_of_config_is_followed_or_refused(family, tiny_cross_encoder, tmp_path):
     """Each value is replaced by others of any type: no other error than ours, and no crash."""
     folder = tmp_path / "changed"

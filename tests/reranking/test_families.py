@@ -98,6 +98,7 @@ def test_graphs_of_others_that_give_logits(
         Reranker.load(folder)
 
 
+@pytest.mark.full
 def test_the_last_token_must_not_be_that_of_padding(tiny_cross_encoder, tmp_path):
     """transformers looks for the last one that is not."""
     folder = shutil.copytree(tiny_cross_encoder("qwen3"), tmp_path / "model")
@@ -113,15 +114,12 @@ def test_the_last_token_must_not_be_that_of_padding(tiny_cross_encoder, tmp_path
         export_bundle(ExportConfig(str(folder), tmp_path / "bundle"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("family", "config"),
     [
-        pytest.param(
-            "modernbert",
-            {"classifier_pooling": "mean", "classifier_activation": "silu"},
-            marks=pytest.mark.full,
-        ),
-        pytest.param("deberta-v2", {"pooler_hidden_act": "gelu_new"}, marks=pytest.mark.full),
+        ("modernbert", {"classifier_pooling": "mean", "classifier_activation": "silu"}),
+        ("deberta-v2", {"pooler_hidden_act": "gelu_new"}),
         ("bert", {"problem_type": "single_label_classification"}),
     ],
 )
