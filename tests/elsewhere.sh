@@ -50,6 +50,8 @@ clone() {
   cp -r "$1"/build/wheel/mirror_rt-*.dist-info "$site/"
   printf '%s\n' "$1" "$1/train" "$1/export" > "$site/clone.pth"
   "$python" -c 'import sys; print(*filter(None, sys.path[1:]), sep="\n")' > "$site/others.pth"
+  printf '%s\n' '#!/bin/sh' 'exec "$(dirname "$0")/python" -m mirror_rt.cli "$@"' > "$1/.venv/bin/mirror-rt"
+  chmod +x "$1/.venv/bin/mirror-rt"
 }
 # Calls a function with the folder of such a clone, which goes away afterwards, and a home.
 with_clone() {
@@ -97,7 +99,11 @@ set_condition() {
     onednn-*) export ONEDNN_MAX_CPU_ISA=${1#onednn-} ;;
     engine-*)
       export ELSEWHERE_ISA=${1#engine-} MIRROR_RT_INSTRUCTION_SET=${1#engine-}
-      case $1 in *avx_vnni) MIRROR_RT_INSTRUCTION_SET=avx2 ;; *avx512_vnni) MIRROR_RT_INSTRUCTION_SET=avx512 ;; esac ;;
+      case $1 in
+        *avx_vnni) MIRROR_RT_INSTRUCTION_SET=avx2 ;;
+        *avx512_vnni) MIRROR_RT_INSTRUCTION_SET=avx512 ;;
+        *avx512_bf16) unset MIRROR_RT_INSTRUCTION_SET ;; # by itself, the loss takes it for 16-bit input alone
+      esac ;;
     bf16) export ELSEWHERE_BF16=1 ;;
     fp32) export ELSEWHERE_BF16=0 ;;
     server-slow) export ELSEWHERE_SLOWER=10 ;;
