@@ -47,6 +47,11 @@ def test_mixed_precision_is_forced(has, precision):
     assert shown(SHOW_PRECISION, ELSEWHERE_BF16=has) == [precision]
 
 
+def test_a_package_is_not_there():
+    found = "from importlib.util import find_spec; print(find_spec('yaml') is not None)"
+    assert shown(found, ELSEWHERE_WITHOUT="yaml") == ["False"]
+
+
 def test_a_bundle_is_slower():
     assert shown(SHOW_RUN, ELSEWHERE_SLOWER="10") == ["sitecustomize"]
     assert shown(SHOW_RUN) == ["mirror_rt.inference.bundle_model"]

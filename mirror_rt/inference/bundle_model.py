@@ -63,8 +63,8 @@ class BundleModel(PooledModel):
         vectors = self.runner.run(batch, _OUTPUT[normalize])
         if vectors.shape != (len(batch.input_ids), self.dimension):
             raise BundleError(
-                f"{self.runner.graph} gave {vectors.shape[-1]} dimensions, its manifest "
-                f"says {self.dimension}"
+                f"{self.runner.graph} gave vectors of the shape {vectors.shape} for "
+                f"{len(batch.input_ids)} texts, its manifest says {self.dimension} dimensions"
             )
         return vectors
 

@@ -92,7 +92,8 @@ def _why_not(manifest: Manifest, variant: Variant, options: LoadOptions) -> str 
         return "its threads do not spin after a run, as spinning='always' asks"
     if variant.target == "cuda" or variant.precision == "fp16":
         return f"it does not compute {variant.precision} graphs for the target {variant.target}"
-    if _core.engine_instruction_sets()[-1] == "portable" and find_spec("onnxruntime"):
+    slow = _core.engine_instruction_sets()[-1] == "portable"
+    if slow and variant.target != "native" and find_spec("onnxruntime"):
         return "this processor has none of the instructions that its quick kernels need"
     if kept := variant.graph.get("float32_layers"):
         return f"the int8 graph keeps {len(kept)} layers in float32, and it would keep none"

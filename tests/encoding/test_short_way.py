@@ -9,8 +9,8 @@ import pytest
 from mirror_rt import Encoder, InvalidTextError
 from mirror_rt.tokens import tokenization, windows
 
-# What the default engine and onnxruntime keep of a graph, and the function that runs it.
-ENGINES = {"auto": ("_encoder", "NativeRunner.run"), "cpu": ("_session", "GraphSession.run")}
+# What both engines keep of a graph, and the function that runs it.
+ENGINES = {"native": ("_encoder", "NativeRunner.run"), "cpu": ("_session", "GraphSession.run")}
 
 
 def test_a_text_is_checked_once(encoder, monkeypatch):

@@ -60,7 +60,7 @@ def test_a_pack_becomes_one_space(pack, dictionaries, words, cli, tmp_path):
     assert (index.default, index.fallback) == ("en", "en")
     assert {entry.vector_space for entry in index.bundles.values()} == {"en"}
     texts = words[:30]
-    assert Encoder.load(tmp_path / "one/fr").providers == ["native"]
+    assert Encoder.load(tmp_path / "one/fr", providers="native").providers == ["native"]
     exact = Encoder.load(tmp_path / "one/fr", providers="cpu").encode(texts)
     np.testing.assert_allclose(
         Encoder.load(tmp_path / "one/fr").encode(texts), exact, atol=RUN_ERROR

@@ -1,6 +1,7 @@
 """Weights in safetensors as hubs hold them: the bits of the bundle made of the same folder."""
 
 import contextlib
+import functools
 import json
 import shutil
 from itertools import pairwise
@@ -403,7 +404,8 @@ def test_one_rule_says_which_files_are_taken(bundle, tiny_bert, tmp_path, cli, m
     assert "(mirror_rt bundle" in cli("info", folder).out
     (folder / "mirror.json").unlink()
     assert "(ONNX files" in cli("info", folder).out
-    with Encoder.load(folder, providers="native") as encoder, Encoder.load(bundle) as exported:
+    load = functools.partial(Encoder.load, providers="native")
+    with load(folder) as encoder, load(bundle) as exported:
         assert encoder.manifest.format == "safetensors files"
         np.testing.assert_array_equal(encoder.encode(TEXTS), exported.encode(TEXTS))
     found = "mirror_rt.inference.load_options.find_spec"
@@ -513,7 +515,9 @@ def test_a_tuned_folder_runs_at_once(tuned, tmp_path, cli):
     export_bundle(ExportConfig(str(tuned), tmp_path / "bundle"))
     with (
         Encoder.load(tuned, cache=tmp_path / "vectors.db") as encoder,
-        Encoder.load(tmp_path / "bundle", cache=tmp_path / "others.db") as other,
+        Encoder.load(
+            tmp_path / "bundle", cache=tmp_path / "others.db", providers="native"
+        ) as other,
     ):
         np.testing.assert_array_equal(encoder.encode(TEXTS), other.encode(TEXTS))
         assert encoder.manifest.recipe is not None

@@ -5,6 +5,7 @@ tests/elsewhere.sh these are otherwise:
 
 - ELSEWHERE_ISA: the most capable instruction set that the native engine and the vector functions
   take (that of the loss is chosen by MIRROR_RT_INSTRUCTION_SET)
+- ELSEWHERE_WITHOUT: a package that cannot be imported
 - ELSEWHERE_BF16: 1 or 0, whether the processor multiplies matrices of bfloat16
 - ELSEWHERE_SLOWER: how many times as long a bundle runs
 - ELSEWHERE_FASTER: how many times as long a test sleeps, so that a server does as much more in it
@@ -77,6 +78,8 @@ def lengthen_sleep(module: ModuleType) -> None:
 if sys.flags.warn_default_encoding:  # others may do so, and say nothing
     warnings.filterwarnings("ignore", category=EncodingWarning)
     warnings.filterwarnings("error", "", EncodingWarning, r"mirror_(rt|train|export)\b")
+if "ELSEWHERE_WITHOUT" in os.environ:
+    sys.modules[os.environ["ELSEWHERE_WITHOUT"]] = None  # type: ignore[assignment]
 _sleep = time.sleep
 # What each variable changes when it is imported.
 CHANGES: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
