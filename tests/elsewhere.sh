@@ -97,9 +97,8 @@ set_condition() {
   case $1 in
     torch-*) export ATEN_CPU_CAPABILITY=${1#torch-} ;;
     onednn-*)
-      export ONEDNN_MAX_CPU_ISA=${1#onednn-}
       # OpenVINO obeys it, too, but plans by the processor itself, for which it then has no kernels.
-      [ "$1" != onednn-sse41 ] || export ELSEWHERE_WITHOUT=openvino ;;
+      export ONEDNN_MAX_CPU_ISA=${1#onednn-} ELSEWHERE_WITHOUT=openvino ;;
     engine-*)
       export ELSEWHERE_ISA=${1#engine-} MIRROR_RT_INSTRUCTION_SET=${1#engine-}
       case $1 in

@@ -37,7 +37,7 @@ def test_a_short_text_takes_few_functions(bundle, engine):
     called = []
 
     def note(frame, event, argument):
-        if event == "call":
+        if event == "call" and "elsewhere" not in frame.f_code.co_filename:
             called.append(frame.f_code.co_qualname)
 
     encoder = Encoder.load(bundle, providers=engine, threads=1)
