@@ -44,7 +44,8 @@ class _OfFastembed:
         device_ids: numbers of the cards to use.
         lazy_load: load the model with the first call.
         **kwargs: `local_files_only`, `specific_model_path`, and fields of `LoadOptions`;
-            `enable_cpu_mem_arena` is taken and has no effect on the memory, which is bounded.
+            `enable_cpu_mem_arena` is taken and has no effect on the memory, which is bounded, and
+            `max_length` has none, as in the original: texts are cut where the model ends.
 
     Raises:
         ConfigError: an argument cannot be followed; the error says what to do instead.
@@ -65,7 +66,7 @@ class _OfFastembed:
         **kwargs: Any,
     ) -> None:
         refuse(type(self).__name__, _REFUSED, kwargs)
-        ignored = {*_REFUSED, "enable_cpu_mem_arena"}
+        ignored = {*_REFUSED, "enable_cpu_mem_arena", "max_length"}
         options = {name: value for name, value in kwargs.items() if name not in ignored}
         path = options.pop("specific_model_path", None) or model_name
         offline = options.pop("local_files_only", False)

@@ -13,6 +13,7 @@ from mirror_rt import Manifest
 from mirror_rt.bundle.model_card import model_card
 from mirror_train import TrainConfig, load_recipe, load_training_data, tune
 from mirror_train.model.license import base_license
+from mirror_train.systems import SYSTEMS
 from rounding import RUN_ERROR
 from tiers import tiers
 
@@ -84,6 +85,13 @@ def test_what_the_card_says(tuned_bundle, words):
     long_words = [word for word in words if len(word) > 9]
     assert long_words
     assert not [word for word in long_words if word in text]
+
+
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if name != "mirror"])
+def test_each_system_is_named_by_its_own_paper(bundle, name):
+    card = model_card(dataclasses.replace(Manifest.read(bundle), recipe={"system": name}))
+    assert f"by {SYSTEMS[name].paper}" in card
+    assert name == "cf" or "Mirror-BERT" not in card  # BERT-CF begins with it
 
 
 def test_the_card_follows_from_the_manifest(tuned_bundle):

@@ -151,7 +151,9 @@ def test_a_name_is_looked_for_in_the_folder_that_is_named(bundle, tmp_path):
 
 def test_options_of_sessions_and_providers_are_taken(bundle):
     providers = [("CPUExecutionProvider", {})]
-    model = TextEmbedding(str(bundle), enable_cpu_mem_arena=False, providers=providers)
+    model = TextEmbedding(
+        str(bundle), enable_cpu_mem_arena=False, max_length=512, providers=providers
+    )
     assert model.encoder.devices == ["cpu"]
 
 

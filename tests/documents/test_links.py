@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from documents import DOCUMENTS
+from mirror_rt.cli.commands import installed_commands
 from paths import ROOT
 
 PAGES = [*sorted(path.name for path in ROOT.glob("*.md") if path.name != "README.md"), *DOCUMENTS]
@@ -54,6 +55,14 @@ def test_documents_that_the_code_names_exist():
         if path.suffix in {".py", ".sh", ".toml", ".yaml", ".cpu", ".cuda"} and path.exists():
             for name in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text(encoding="utf-8")):
                 assert (ROOT / name).exists(), f"{path}: {name}"
+
+
+def test_the_page_of_commands_has_them_all():
+    """Each in the row of its group; of the systems, the row names those who list them."""
+    rows = dict(re.findall(r"^\| ([a-z ]+) \| (.*) \|$", read("docs/guides/command-line.md"), re.M))
+    for command in installed_commands().values():
+        named = "train --help" if command.name.startswith("train ") else command.name
+        assert f"`{named}`" in rows[command.group], command.name
 
 
 def test_every_document_is_listed():

@@ -1,6 +1,8 @@
 """Options are visible in `help`, and those of other libraries are answered with what to write."""
 
 import inspect
+import subprocess
+import sys
 from dataclasses import fields
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from mirror_rt import ConfigError, Encoder, LanguagePack, Predictor, Scheduler, UnknownOptionError
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import EncodeOptions
+from paths import ROOT
 
 
 @pytest.mark.parametrize(
@@ -74,3 +77,32 @@ def test_so_is_an_attribute(bundle, name, hint):
         with pytest.raises(AttributeError, match=hint):
             getattr(encoder, name)
         assert not hasattr(encoder, name)
+
+
+CALLER = """\
+from typing import Any, assert_type
+
+import numpy as np
+import numpy.typing as npt
+
+from mirror_rt import Encoder
+from mirror_rt.compat import SentenceTransformer
+
+
+def call(encoder: Encoder, model: SentenceTransformer) -> None:
+    assert_type(encoder.encode("a"), npt.NDArray[np.float32])
+    assert_type(encoder.encode("a", precision="int8"), npt.NDArray[Any])
+    assert_type(model.encode("a"), npt.NDArray[np.float32])
+    assert_type(model.encode_query(["a"]), npt.NDArray[np.float32])
+    assert_type(model.encode("a", convert_to_tensor=True), Any)
+"""
+
+
+@pytest.mark.full
+def test_callers_see_what_they_get(tmp_path):
+    (tmp_path / "caller.py").write_text(CALLER)
+    line = [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml"]
+    done = subprocess.run(
+        [*line, tmp_path / "caller.py"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

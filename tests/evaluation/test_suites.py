@@ -163,6 +163,12 @@ def test_a_pooling_for_each_model_and_the_cosines_of_pairs(tmp_path, cli, tiny_b
     assert "already exists" in cli(*line).err
     plot = tmp_path / "cosines.png"
     assert cli(*line[:5], "--plot", plot).code == 0
+    (tmp_path / "texts.txt").write_text("the\nof\nday\ntime in\n")
+    line = ["--texts", tmp_path / "texts.txt", "--json"]
+    found = [
+        cli("evaluate", "geometry", f"{tiny_bert}:{one}", *line).out for one in ("cls", "mean")
+    ]
+    assert len({json.loads(one)["isotropy_score_normalized"] for one in found}) == 2
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

@@ -3,6 +3,7 @@
 Recipes, tables of languages and configurations can be read without that extra.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 from mirror_rt.lazy_exports import lazy_exports
@@ -43,6 +44,11 @@ __all__ = [
     "tune_languages",
     "word_list",
 ]
+
+# Torch's threads would look for each other 300,000 times (3 ms) before they sleep, which takes the
+# processors from another run. The runtime of OpenMP reads this where torch is imported.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 __getattr__ = lazy_exports(
     __name__,

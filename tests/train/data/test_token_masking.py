@@ -95,7 +95,7 @@ def test_a_batch_as_tokens(tiny_bert):
     recipe = load_recipe("cf").replace(epochs=1, batch_size=8)
     batch = batches(recipe)[0]
     assert batch.texts[:8] == batch.texts[8:]
-    tokens = ViewTokenizer(base, recipe)(batch)
+    tokens = ViewTokenizer(base, recipe)(batch).tokens
     rows = [tokens.ids[a:b] for a, b in tokens.spans()]
     for plain, masked in zip(rows[:8], rows[8:], strict=True):
         changed = np.flatnonzero(plain != masked)
@@ -110,7 +110,7 @@ def test_a_batch_as_tokens(tiny_bert):
 def test_span_length_0_is_simcses_view(tiny_bert):
     recipe = load_recipe("cf").replace(epochs=1, batch_size=8, span_length=0)
     batch = batches(recipe)[0]
-    tokens = ViewTokenizer(load_pretrained(tiny_bert), recipe)(batch)
+    tokens = ViewTokenizer(load_pretrained(tiny_bert), recipe)(batch).tokens
     rows = [tokens.ids[a:b].tolist() for a, b in tokens.spans()]
     assert rows[:8] == rows[8:]
 

@@ -162,7 +162,7 @@ def test_spans_of_tokens_are_masked_in_positives_alone(tiny_bert, words):
     batch = Batches(data, recipe, loss_batch=30, seed=5, processes=ALONE,
                     mask_token=pretrained.mask_token)[0]  # fmt: skip
     plain = pretrained.text_tokenizer(recipe.max_length)(batch.texts).tokens
-    masked = ViewTokenizer(pretrained, recipe)(batch)
+    masked = ViewTokenizer(pretrained, recipe)(batch).tokens
     rows = [i for i, (a, b) in enumerate(masked.spans())
             if (masked.ids[a:b] != plain.ids[a:b]).any()]  # fmt: skip
     assert len(rows) > 20

@@ -120,6 +120,15 @@ def test_paths_may_be_texts(tiny_bert, tmp_path, words):
     assert len(read_scored_pairs(str(tmp_path / "p.tsv")).scores) == 1
 
 
+def test_texts_that_lose_tokens_are_counted(tiny_bert, tmp_path, words, succeed):
+    """One of 40 strings, in both of its views, is a line of 63,000 characters."""
+    path = tmp_path / "strings.txt"
+    path.write_text("\n".join([*words[:39], "river " * 10_500]))
+    done = succeed("tune", tiny_bert, "--data", path, *OFTEN, "--out", tmp_path / "out")
+    assert ", 2.5 % of the texts cut at 25 tokens" in done.out
+    assert Manifest.read(tmp_path / "out", "mirror_rt encoder").training["cut_percent"] == 2.5
+
+
 def test_vectors_that_end_worse_than_the_base_models_are_said(tiny_bert, tmp_path, words, caplog):
     recipe = load_recipe("word").replace(learning_rate=0.5, epochs=3)
     data = load_training_data(strings(tmp_path, words))

@@ -193,7 +193,8 @@ def cf_trainer(
 
     def parts(step: int) -> list[Part]:
         batch = batches[step]
-        return [Part(tokenize(batch), partial(loss, batch))]
+        tokens, cut = tokenize(batch)
+        return [Part(tokens, partial(loss, batch), sum(cut))]
 
     steps, head = Steps(recipe.flow.steps, parts), Head([recipe.mirror.fixed_pooling])
     rate = recipe.mirror.learning_rate if recipe.joint else None

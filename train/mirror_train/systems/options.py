@@ -137,6 +137,9 @@ def print_result(report: TuneReport, more: str = "") -> None:
     made = report.manifest.training or {}
     speed = f"{made['strings_per_second']} strings/s, " if "strings_per_second" in made else ""
     waste = f", padding {made['padding_percent']} %" if "padding_percent" in made else ""
+    if made.get("cut_percent"):
+        limit = (report.manifest.recipe or {})["max_length"]
+        more = f", {made['cut_percent']:g} % of the texts cut at {limit} tokens{more}"
     if "spearman" in made:
         more = f"; rho {made['spearman']:.4f} after step {made['best_step']}, the best{more}"
     if "kept_neighbours" in made:

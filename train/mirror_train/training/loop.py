@@ -47,11 +47,18 @@ class TrainingStats:
     seconds: float = 0.0  # wall time of the steps
     real_tokens: int = 0  # number of tokens of the strings
     padded_tokens: int = 0  # number of tokens computed, including padding
+    rows: int = 0  # texts that went through the encoder, again in each epoch
+    cut: int = 0  # number of those that lost tokens to the limit
 
     @property
     def padding_percent(self) -> float:
         """The share of computed tokens that were padding, in percent."""
         return 100 * (1 - self.real_tokens / max(1, self.padded_tokens))
+
+    @property
+    def cut_percent(self) -> float:
+        """The share of texts that lost tokens to the limit of the recipe, in percent."""
+        return 100 * self.cut / max(1, self.rows)
 
 
 @dataclass(slots=True)
@@ -190,11 +197,16 @@ class Trainer:
         if isinstance(tokens, Tensor):
             return self._backward_loss(part.loss(tokens), step)
         chunks = self.forward.chunks(tokens, max_rows=self.max_rows)
-        real, padded = self.processes.total(
-            int(tokens.lengths.sum()), self.forward.padded_tokens(tokens, chunks)
+        real, padded, rows, cut = self.processes.total(
+            int(tokens.lengths.sum()),
+            self.forward.padded_tokens(tokens, chunks),
+            len(tokens),
+            part.cut,
         )
         self.stats.real_tokens += real
         self.stats.padded_tokens += padded
+        self.stats.rows += rows
+        self.stats.cut += cut
         if self.max_rows is None:
             return self._backward_loss(part.loss(self.forward.embed(tokens, chunks)), step)
         return backward_in_chunks(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mirror_rt.errors import ConfigError, Setting
-from mirror_rt.tokens.padding import RaggedTokens
+from mirror_rt.tokens.tokenization import TokenizedTexts
 from mirror_train.compute.precision import Precision
 from mirror_train.compute.processes import Processes
 from mirror_train.data.batches import Batches, StepBatch
@@ -103,7 +103,8 @@ def mirror_steps(
         batch = batches[step]
         if teacher is not None:
             batch = teacher.views_of(batch, recipe)
-        return [Part(tokenize(batch), partial(loss, batch))]
+        tokens, cut = tokenize(batch)
+        return [Part(tokens, partial(loss, batch), sum(cut))]
 
     return Steps(len(batches), parts)
 
@@ -120,12 +121,12 @@ class ViewTokenizer:
         found = [getattr(tokenizer, f"{name}_token_id") for name in frame]
         self._special_ids = {id for id in found if id is not None}
 
-    def __call__(self, batch: StepBatch) -> RaggedTokens:
-        """Return the tokens of the strings of a batch."""
-        tokens = self._tokenize(batch.texts).tokens
+    def __call__(self, batch: StepBatch) -> TokenizedTexts:
+        """Return the tokens of the strings of a batch, and which of them were cut."""
+        tokens, cut = self._tokenize(batch.texts)
         if batch.span_draws is None:
-            return tokens
-        return mask_token_spans(
+            return TokenizedTexts(tokens, cut)
+        masked = mask_token_spans(
             tokens,
             batch.span_draws,
             probability=self._recipe.span_probability,
@@ -135,6 +136,7 @@ class ViewTokenizer:
             scattered=self._recipe.span_mask == "random-tokens",
             first=len(tokens) // batch.views,
         )
+        return TokenizedTexts(masked, cut)
 
 
 def contrast(

@@ -21,6 +21,7 @@ class Part(NamedTuple):
     # Maps the vectors [n, D] of these rows, in the dtype of the encoder's output, to the share's
     # loss, a scalar. The mean over the processes is the loss of the part.
     loss: Callable[[Tensor], Tensor]
+    cut: int = 0  # rows that lost tokens to the limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,6 +209,7 @@ def _course(trainer: Trainer, batches: Batches, ended_by: EndedBy) -> dict[str, 
         "ended_by": ended_by if done == len(batches) else "neighbours",
         "strings_per_second": round(strings / stats.seconds, 1),
         "padding_percent": round(stats.padding_percent, 2),
+        "cut_percent": round(stats.cut_percent, 2),
     }
 
 
