@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, cast, get_args, get_type_hints
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.hub import hub_library
 from mirror_rt.bundle.json_document import to_export
-from mirror_rt.bundle.manifest import BUNDLES, declared_format
+from mirror_rt.bundle.manifest import BUNDLES, Pooling, declared_format
 from mirror_rt.bundle.onnx_files import onnx_variants
 from mirror_rt.bundle.pack_index import refuse_pack
 from mirror_rt.cli.parsing.options import Given, Group, Help
@@ -21,7 +21,7 @@ from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.evaluation import static_vectors
-from mirror_rt.evaluation.models import EvaluatedEncoder
+from mirror_rt.evaluation.models import PADDED_LENGTH, EvaluatedEncoder
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.plugins import load_plugin
 from mirror_rt.progress import transfer_progress
@@ -41,9 +41,13 @@ class LoadingOptions:
     """The options by which `mirror-rt evaluate` and its like load a bundle or another model."""
 
     pooling: Annotated[
-        Literal["auto", "cls", "mean", "max", "mean-without-special", "first-last-avg"],
-        Help("of a model that is no bundle; auto: declared, else mean"),
-    ] = "auto"
+        Literal["auto", Pooling],
+        Help("of a model that is no bundle; auto: declared, else mean; mean-with-padding, as in "
+             "Mirror-BERT's evaluation, pads to --pad-to tokens, and needs PyTorch"),
+    ] = "auto"  # fmt: skip
+    pad_to: Annotated[int, Help("tokens to which mean-with-padding pads and cuts every text")] = (
+        PADDED_LENGTH
+    )
     load: Annotated[Given[LoadOptions], Group("model", leave_out=("pooling",))]
 
     def load_evaluated(self, spec: str) -> EvaluatedEncoder:
@@ -66,9 +70,15 @@ class LoadingOptions:
 
         Without PyTorch, what has a name in both forms is loaded as a bundle.
         """
-        load = self.load.make(pooling=self.pooling)
+        padded = self.pooling == "mean-with-padding"
+        load = self.load.make() if padded else self.load.make(pooling=self.pooling)
         refuse_pack(Path(name))
         if _needs_no_torch(Path(name)):
+            if padded:
+                raise ConfigError(
+                    f"{name} runs without PyTorch, which alone pools with mean-with-padding: "
+                    "evaluate the Hugging Face folder that it was made of"
+                )
             return Encoder.load(name, **load.keywords())
         for field, given in self.load.values().items():
             if field not in ("revision", "offline"):
@@ -78,7 +88,11 @@ class LoadingOptions:
             "mirror_rt.encoders", "torch", purpose=f"{name}, which is no bundle,"
         )
         encoder: BatchEncoder = torch_encoder.load(
-            name, pooling=self.pooling, revision=load.revision, offline=load.offline
+            name,
+            pooling=self.pooling,
+            revision=load.revision,
+            offline=load.offline,
+            **{"pad_to": self.pad_to} if padded else {},
         )
         return encoder
 

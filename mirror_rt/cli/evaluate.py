@@ -77,6 +77,11 @@ class Evaluate(Invocation):
         check_free(self.out, overwrite=self.overwrite)
         for one in found.missing:  # said first, as the sets that are there may take long
             print(f"missing: {one}", file=sys.stderr)
+        for left in found.left_out:
+            name = f"{left.suite}/{left.name}"
+            print(
+                f"left out: {name}, a training split: --suite {name} measures it", file=sys.stderr
+            )
         models = [_model(label, path, self.loading) for label, path in sources.items()]
         header = Header(
             generator=f"mirror_rt {__version__}",

@@ -15,6 +15,9 @@ from mirror_rt.vectors.normalization import normalize_rows
 
 # Most numbers in the vectors that are kept: 512 MB of float32.
 _MOST_NUMBERS = 1 << 27
+# The number of tokens to which Mirror-BERT's evaluation pads and cuts every text; its mean counts
+# the padding, too (the authors' evaluation/eval.py, and EMNLP 2021, caption of Table 3).
+PADDED_LENGTH = 64
 
 
 EvaluatedEncoder = BatchEncoder | StaticVectors

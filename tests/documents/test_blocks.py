@@ -7,6 +7,7 @@ them in the full one.
 import ast
 import importlib
 import re
+import shlex
 import subprocess
 
 import pytest
@@ -81,3 +82,15 @@ def test_blocks_can_be_read(document, capsys):
 )
 def test_commands_of_a_script(script, commands):
     assert commands_of(script) == commands
+
+
+def test_the_commands_of_the_papers_tables_can_be_read():
+    """Those of docs/guides/studies.md, in which `mirror-rt` and `--out` are left out."""
+    page = (ROOT / "docs/guides/studies.md").read_text(encoding="utf-8")
+    tables = page.partition("## Every table and figure")[2].partition("## What it writes")[0]
+    found = re.findall(r"`((?:study|train|tune|evaluate|predict) [^`]*)`", tables)
+    assert len(found) > 40
+    for line in found:
+        words = ["mirror-rt", *shlex.split(line)]
+        with_out = words[1] != "predict" and words[1:3] != ["evaluate", "similarity"]
+        check_command([*words, "--out", "OUT"] if with_out else words)

@@ -17,7 +17,7 @@ from mirror_rt.evaluation.models import EvaluatedModel
 from mirror_rt.evaluation.report import describe_comparison, summaries, verdict
 from mirror_rt.evaluation.run import Evaluation, Measure, Result, evaluate_sets
 from mirror_rt.evaluation.suites import SuiteOptions, find_sets
-from mirror_rt.evaluation.suites.base import Outcome, evaluation_splits, language_of
+from mirror_rt.evaluation.suites.base import Outcome, in_training, language_of
 from mirror_rt.evaluation.suites.sentences import AVERAGED
 from mirror_train import TorchEncoder
 from paths import ROOT
@@ -437,12 +437,25 @@ def test_the_report_in_a_browser(report, browser, tmp_path):
 
 def test_splits_and_languages_from_names(tmp_path):
     names = ["a-test.tsv", "a-dev.tsv", "a-train.tsv", "b-dev.tsv", "c.tsv"]
-    taken = evaluation_splits(Path(name) for name in names)
-    assert [path.name for path in taken] == ["a-test.tsv", "b-dev.tsv", "c.tsv"]
+    split = in_training(Path(name) for name in names)
+    assert [path.name for path, training in split if training] == ["a-dev.tsv", "a-train.tsv"]
     assert language_of(Path("stsb-ru-test.tsv")) == "ru"
     assert language_of(Path("quora-dev.csv")) is None
     assert language_of(Path("ws-sim.tsv")) is None
     assert language_of(Path("ws-sim-en.tsv")) == "en"
+
+
+def test_training_splits_are_measured_where_they_are_named(cli, bundle, tmp_path):
+    for part in ("train", "dev"):
+        lines = ["sentence1\tsentence2\tis_duplicate", "a\tb\t1", "c\td\t0"]
+        write(tmp_path / f"pairs/quora-{part}.tsv", *lines)
+    line = ["evaluate", "--model", bundle, "--data", tmp_path, "--samples", 0, "--no-plots",
+            "--allow-missing", "--suite"]  # fmt: skip
+    done = cli(*line, "qnli", "--out", tmp_path / "dev")
+    assert "left out: qnli/quora-train, a training split: --suite qnli/quora-train" in done.err
+    assert ("quora-dev" in done.out, "quora-train" in done.out) == (True, False)
+    done = cli(*line, "qnli/quora-train", "--out", tmp_path / "train")
+    assert ("quora-dev" in done.out, "quora-train" in done.out) == (False, True)
 
 
 def test_a_pack_by_language_folder(cli, folder, tiny_bert, tmp_path):

@@ -12,6 +12,7 @@ from mirror_rt.io.rows import read_table
 from mirror_rt.tokens.validity import check_texts
 
 _SEPARATOR = "||"
+_NO_CONCEPT = "cui-less"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,9 @@ def split_mention(text: str, ids: frozenset[str]) -> list[str]:
 
 
 def read_dictionary(path: Path, *, split: bool = True) -> Names:
-    """Read one `ID||name` per line, as in BioSyn and SapBERT.
+    """Read one `ID||name` per line, as in BioSyn and SapBERT, which lower-case names.
 
-    With `split`, the line `ID||name|name` has several names.
+    With `split`, the line `ID||name|name` has several names. Lines without a concept are left out.
     """
     texts: list[str] = []
     concepts: list[frozenset[str]] = []
@@ -53,8 +54,9 @@ def read_dictionary(path: Path, *, split: bool = True) -> Names:
         found = [name.strip() for name in parts if name.strip()]
         if not separator or not split_ids(cell) or not found:
             raise DataError(f"{path}, line {number}: expected ID||name, got {line[:60]!r}")
-        texts += found
-        concepts += [split_ids(cell)] * len(found)
+        if cell.lower() != _NO_CONCEPT:
+            texts += [name.lower() for name in found] if split else found
+            concepts += [split_ids(cell)] * len(found)
     return _checked(path, texts, concepts)
 
 
@@ -72,7 +74,10 @@ def read_mentions(path: Path) -> Names:
 
 
 def read_concept_folder(folder: Path) -> Names:
-    """Read a folder of `.concept` files, as in BioSyn: one ...||mention||ID per line."""
+    """Read a folder of `.concept` files, as in BioSyn: one ...||mention||ID per line.
+
+    Mentions are lower-cased, and those without a concept left out, as in SapBERT.
+    """
     texts: list[str] = []
     concepts: list[frozenset[str]] = []
     for path in sorted(folder.glob("*.concept")):
@@ -80,8 +85,9 @@ def read_concept_folder(folder: Path) -> Names:
             fields = line.split(_SEPARATOR)
             if len(fields) < 5 or not split_ids(fields[-1]):
                 raise DataError(f"{path}, line {number}: expected ...||mention||ID")
-            texts.append(fields[-2].strip())
-            concepts.append(split_ids(fields[-1]))
+            if fields[-1].strip().lower() != _NO_CONCEPT:
+                texts.append(fields[-2].strip().lower())
+                concepts.append(split_ids(fields[-1]))
     return _checked(folder, texts, concepts)
 
 

@@ -33,8 +33,9 @@ def find_sets(data: Path, suites: list[str], options: SuiteOptions) -> Found:
         name, _, only = entry.partition("/")
         own = SUITES[name](data, options)
         if only:
-            there = [one.name for one in own.sets]
-            own = Found([one for one in own.sets if one.name == only], [])
+            every = [*own.sets, *own.left_out]
+            there = [one.name for one in every]
+            own = Found([one for one in every if one.name == only], [])
             if not own.sets:
                 raise DataError(f"{data} has no set {entry}; of {name} it has {', '.join(there)}")
         found = found + own

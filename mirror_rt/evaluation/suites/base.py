@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -89,23 +89,32 @@ class EvaluationSet:
     # Reads the set and evaluates a model on it; raises DataError if it cannot.
     measure: Callable[[EvaluatedModel], Measured]
     further: tuple[Path, ...] = ()  # other files that decide its figures
+    # Whether models may have been trained on it; it is measured only where it is named.
+    training: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The sets found in a folder, and the missing ones as `suite/name: where it was expected`."""
+    """The sets found in a folder, and the missing ones as `suite/name: where it was expected`.
+
+    `left_out` has those of training data, which are not measured unless they are named.
+    """
 
     sets: list[EvaluationSet]
     missing: list[str]
+    left_out: list[EvaluationSet] = field(default_factory=list)
 
     @classmethod
     def of(cls, suite: str, sets: list[EvaluationSet], expected: Mapping[str, str]) -> Found:
         """Say which of the sets that the paper reports are missing; `expected` maps to places."""
         names = {one.name for one in sets}
-        return cls(sets, [f"{suite}/{n}: {at}" for n, at in expected.items() if n not in names])
+        missing = [f"{suite}/{n}: {at}" for n, at in expected.items() if n not in names]
+        left_out = [one for one in sets if one.training]
+        return cls([one for one in sets if not one.training], missing, left_out)
 
     def __add__(self, other: Found) -> Found:
-        return Found(self.sets + other.sets, self.missing + other.missing)
+        left_out = self.left_out + other.left_out
+        return Found(self.sets + other.sets, self.missing + other.missing, left_out)
 
 
 def scored_set(
@@ -115,6 +124,8 @@ def scored_set(
     languages: tuple[str | None, ...],
     read: Reader = read_scored_pairs,
     note: str = "",
+    *,
+    training: bool = False,
 ) -> EvaluationSet:
     """Make a set of pairs with human scores, in one language or across two."""
 
@@ -123,7 +134,7 @@ def scored_set(
         rho = correlation(model, pairs, languages)
         return Measured([Outcome.of("spearman", len(pairs.scores), rho, note=note)])
 
-    return EvaluationSet(suite, name, path, languages, measure)
+    return EvaluationSet(suite, name, path, languages, measure, training=training)
 
 
 def correlation(
@@ -156,16 +167,15 @@ def language_of(path: Path) -> str | None:
     return tags[0] if len(tags) == 1 else None
 
 
-def evaluation_splits(paths: Iterable[Path]) -> list[Path]:
-    """Choose among files NAME-test, NAME-dev and NAME-train: the test file, else dev; never train.
+def in_training(paths: Iterable[Path]) -> list[tuple[Path, bool]]:
+    """Say of files NAME-test, NAME-dev and NAME-train which models may have been trained on.
 
-    Files whose names contain no split are all kept.
+    That are NAME-train, and NAME-dev where there is a test file; the files are sorted.
     """
     paths = sorted(paths)
-    names = {path.stem for path in paths}
-    taken = []
+    names, found = {path.stem for path in paths}, []
     for path in paths:
         match = re.fullmatch(r"(.*)([-._])(train|dev|val|valid)", path.stem)
-        if match is None or (match[3] != "train" and f"{match[1]}{match[2]}test" not in names):
-            taken.append(path)
-    return taken
+        trained = match and (match[3] == "train" or f"{match[1]}{match[2]}test" in names)
+        found.append((path, bool(trained)))
+    return found

@@ -44,8 +44,9 @@ def link(
 ) -> Linking:
     """Find the k nearest names of every mention, by cosine and with exact search.
 
-    As in BioSyn and SapBERT, k counts names, not concepts. A name or a mention may have several
-    ids; the name is right if they share one. The parts of a composite mention are looked up one by
+    As in BioSyn and SapBERT, k counts the rows of the dictionary, in which a name has a row for
+    each concept that it may mean. A row or a mention may have several ids; the row is right if they
+    share one. The parts of a composite mention are looked up one by
     one, and the mention is a hit only where every part is.
     """
     named = frozenset().union(*dictionary.concepts)
@@ -57,18 +58,17 @@ def link(
             f"{example}): are the ids of both of one kind?"
         )
     names = list(dict.fromkeys(dictionary.texts))
-    row = {name: i for i, name in enumerate(names)}
-    concepts: list[set[str]] = [set() for _ in names]
-    for name, ids in zip(dictionary.texts, dictionary.concepts, strict=True):
-        concepts[row[name]] |= ids
+    place = {name: i for i, name in enumerate(names)}
+    vectors = model.encode(names)[[place[name] for name in dictionary.texts]]
     pairs = zip(mentions.texts, mentions.concepts, strict=True)
     parts = [(split_mention(text, ids), ids) for text, ids in pairs]
     queries = list(dict.fromkeys(part for mention, _ in parts for part in mention))
-    found = search(model.encode(queries), model.encode(names), max(ks)).indices
+    found = search(model.encode(queries), vectors, max(ks)).indices
     nearest = dict(zip(queries, found.tolist(), strict=True))
 
     def rank(text: str, ids: frozenset[str]) -> int:
-        return next((i for i, name in enumerate(nearest[text]) if concepts[name] & ids), max(ks))
+        rows = enumerate(nearest[text])
+        return next((i for i, row in rows if dictionary.concepts[row] & ids), max(ks))
 
     ranks = np.array([max(rank(part, ids) for part in mention) for mention, ids in parts])
     return Linking({k: (ranks < k).astype(np.float64) for k in ks}, known)

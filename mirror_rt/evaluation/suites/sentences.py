@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from mirror_rt.evaluation.suites.base import (
     Measured,
     Outcome,
     SuiteOptions,
-    evaluation_splits,
+    in_training,
     language_of,
     scored_set,
 )
@@ -67,8 +68,7 @@ def _years(data: Path) -> Iterator[EvaluationSet]:
         name = f"sts{year}"
         for folder in (data / place / f"STS{year}-en-test" for place in _FOLDERS):
             if folder.is_dir():
-                measure = functools.partial(_subsets, folder)
-                yield EvaluationSet("sentences", name, folder, ("en",), measure)
+                yield year_set(name, folder)
         note = "all its subsets in one list"
         yield from _one_of(data, name, (f"20{year}.test.tsv",), scored.read_sts_year, note)
 
@@ -94,18 +94,20 @@ def _tracks(data: Path) -> Iterator[EvaluationSet]:
 
 def _tables(data: Path) -> Iterator[EvaluationSet]:
     """Find tables with a header in sts/ and pairs/, and stsb-multi-mt's CSV files without one."""
-    for path in evaluation_splits((data / "sts").glob("*.tsv")):
+    for path, training in in_training((data / "sts").glob("*.tsv")):
         if path.name not in _SICK and not re.fullmatch(r"20\d\d\.test", path.stem):
             name, tag = _name(path)
-            yield scored_set("sentences", name, path, (tag,))
-    for path in evaluation_splits(
+            yield scored_set("sentences", name, path, (tag,), training=training)
+    for path, training in in_training(
         path for place in ("sts", "stsb-multi-mt") for path in (data / place).glob("stsb-??-*.csv")
     ):
-        tag = language_of(path)
-        yield scored_set("sentences", f"stsb-{tag}", path, (tag,), scored.read_stsb_multi)
-    for path in evaluation_splits((data / "pairs").glob("*.[ct]sv")):
+        tag, read = language_of(path), scored.read_stsb_multi
+        name = path.stem if training else f"stsb-{tag}"
+        yield scored_set("sentences", name, path, (tag,), read, training=training)
+    for path, training in in_training((data / "pairs").glob("*.[ct]sv")):
         if {"score", "similarity", "relatedness_score"} & set(read_table(path).header):
-            yield scored_set("sentences", f"pairs-{path.stem}", path, (language_of(path),))
+            name, tag = f"pairs-{path.stem}", language_of(path)
+            yield scored_set("sentences", name, path, (tag,), training=training)
 
 
 def _name(path: Path) -> tuple[str, str | None]:
@@ -130,6 +132,12 @@ def _expected(data: Path, name: str) -> str:
     return (
         f"{data}/STS/{name.upper()}-en-test (SentEval) or {data}/STS_data/en/20{name[3:]}.test.tsv"
     )
+
+
+def year_set(name: str, folder: Path) -> EvaluationSet:
+    """Return the set of a year of STS, a folder of STS.input.SUBSET.txt and STS.gs.SUBSET.txt."""
+    measure = functools.partial(_subsets, folder)
+    return EvaluationSet("sentences", name, folder, ("en",), measure)
 
 
 def _subsets(folder: Path, model: EvaluatedModel) -> Measured:
@@ -160,9 +168,10 @@ def find_labelled(data: Path, options: SuiteOptions) -> Found:
     """Find QNLI, and every table of labelled pairs in pairs/."""
     found = [data / name for name in _QNLI if (data / name).is_file()][:1]
     sets = [_labelled_set("qnli", path, "en", options) for path in found]
-    for path in evaluation_splits((data / "pairs").glob("*.[ct]sv")):
+    for path, training in in_training((data / "pairs").glob("*.[ct]sv")):
         if set(LABELS) & set(read_table(path).header):
-            sets.append(_labelled_set(path.stem, path, language_of(path), options))
+            one = _labelled_set(path.stem, path, language_of(path), options)
+            sets.append(dataclasses.replace(one, training=training))
     return Found.of("qnli", sets, {"qnli": f"{data}/qnli/dev.tsv"})
 
 

@@ -145,6 +145,26 @@ def test_the_papers_numbers_stand_beside_those_of_its_base(
     assert names == {"reproduce-words", "reproduce-sts"}
 
 
+def test_the_papers_mean_counts_padding_for_the_base_that_it_is_taken_for(plan, monkeypatch):
+    """BERT's sentences: tuned with 50 tokens, measured with 64; of all others a row of its own."""
+    study, _ = plan("reproduce-sts")
+    assert [row.pooling for row in study.rows] == ["cls", "mean-with-padding", "mean"] + [
+        "auto"
+    ] * 6
+    bert = dataclasses.replace(STUDIES["reproduce-sts"], padded=("tiny-bert",))
+    monkeypatch.setitem(STUDIES, "reproduce-sts", bert)
+    study, _ = plan("reproduce-sts")
+    poolings = ["cls", "mean-with-padding", "mean"] + ["mean-with-padding"] * 6
+    assert [row.pooling for row in study.rows] == poolings
+    assert study.rows[3].identity["tuned with"] == "mean-with-padding"
+
+
+def test_the_buckets_of_frequency_count_the_words_of_the_pairs(plan):
+    """Figure 8, in blue: 40 of the 60 words have pairs, of which the first bucket has 20."""
+    study, _ = plan("frequency")
+    assert study.about["words of en in each bucket"] == "20, 20, 0 of 40"
+
+
 @pytest.mark.full
 def test_isotropy_is_measured_on_the_strings_of_the_study(inputs, tmp_path, succeed):
     out = tmp_path / "out"

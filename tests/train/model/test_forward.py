@@ -6,12 +6,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoModel, AutoTokenizer
 
-from mirror_rt import ModelError
+from mirror_rt import ConfigError, ModelError
 from mirror_rt.bundle.manifest import Pooling
 from mirror_train.model.forward import Forward, length_groups
 from mirror_train.model.pooling_head import Head, pool
 from mirror_train.model.pretrained import load_pretrained
+from mirror_train.model.torch_encoder import TorchEncoder
 from rounding import RUN_ERROR
 
 
@@ -106,3 +108,20 @@ def test_no_dropout_makes_both_views_equal(tiny_bert):
         model = load_pretrained(tiny_bert, dropout=rate).model.train()
         one, two = (model(input_ids=ids).last_hidden_state for _ in range(2))
         assert torch.equal(one, two) is equal
+
+
+def test_the_mean_with_padding_of_an_untuned_model_is_that_of_the_authors(tiny_bert):
+    """Mirror-BERT's evaluation/eval.py: pad and cut to a length; the mean counts all tokens."""
+    texts = ["a river", "the old town " * 30]
+    tokenizer, model = (one.from_pretrained(tiny_bert) for one in (AutoTokenizer, AutoModel))
+    tokens = tokenizer(
+        texts, max_length=64, truncation=True, padding="max_length", return_tensors="pt"
+    )
+    with torch.no_grad():
+        expected = model.eval()(**tokens).last_hidden_state.mean(1).numpy()
+    encoder = TorchEncoder.load(tiny_bert, pooling="mean-with-padding", pad_to=64)
+    found = encoder.encode(texts, normalize_embeddings=False)
+    atol = RUN_ERROR * np.linalg.norm(expected, axis=1).max()
+    np.testing.assert_allclose(found, expected, atol=atol)
+    with pytest.raises(ConfigError, match="was not tuned with mean-with-padding: give the length"):
+        TorchEncoder.load(tiny_bert, pooling="mean-with-padding")

@@ -223,7 +223,7 @@ def test_the_command_line(files, tiny_bert, cli, succeed):
         (["--evaluate", "a=b"], "go with --ablation"),
         (["--ablation", "pooling"], "an ablation needs sets"),
         (["--ablation", "pooling", "--evaluate", "x"], "expected NAME=FILE.tsv"),
-        (["--ablation", "pooling", "--evaluate", "x=a,b,c"], "expected NAME=TRAIN.tsv,FILE.tsv"),
+        (["--ablation", "pooling", "--evaluate", "x=a,b"], "NAME=TRAIN.tsv,DEV.tsv,FILE.tsv"),
         (["--seeds", 2], "go with --ablation"),
     ]:
         done = cli(*options, files / "other", *extra)
@@ -235,24 +235,36 @@ def test_the_command_line(files, tiny_bert, cli, succeed):
 @pytest.mark.full
 def test_ablations_write_a_table_and_keep_their_runs(files, tiny_bert, cli, succeed, monkeypatch):
     (files / "words.tsv").write_text("word1\tword2\tscore\nthe\tof\t1\nday\ttime\t4\nin\ton\t3\n")
+    lines = (files / "ppdb").read_text().splitlines()
+    (files / "test-ppdb").write_text("\n".join(lines[:15]) + "\n")
+    (files / "sts13").mkdir()
+    for part, scores in (("FNWN", "1\n4\n3\n"), ("OnWN", "3\n0\n5\n")):
+        (files / "sts13" / f"STS.input.{part}.txt").write_text("the\tof\nday\ttime\nin\ton\n")
+        (files / "sts13" / f"STS.gs.{part}.txt").write_text(scores)
+    known = ("the", "of", "day", "time", "in", "on")
+    vectors = [f"{word} {i} {i * i % 7} {i % 3}" for i, word in enumerate(known)]
+    (files / "glove.txt").write_text("\n".join(vectors) + "\n")
     out = files / "ablation"
     options = ["train", "burt", "--nli", files / "nli.tsv", "--model", tiny_bert, "--steps", 1,
                "--evaluate", f"words={files / 'words.tsv'}", "--out", out,
                "--ablation"]  # fmt: skip
-    trained = f"trained={files / 'words.tsv'},{files / 'words.tsv'}"
-    with_phrases = ["--ppdb", files / "ppdb", "--ppdb-test", files / "ppdb", "--evaluate", trained,
+    trained = "trained=" + ",".join([str(files / "words.tsv")] * 3)
+    more = ["--evaluate", trained, "--evaluate", f"sts13={files / 'sts13'}"]
+    with_phrases = ["--ppdb", files / "ppdb", "--ppdb-test", files / "test-ppdb", *more,
                     "--seeds", 2]  # fmt: skip
-    succeed(*options, "pooling", *with_phrases)
+    done = succeed(*options, "pooling", *with_phrases)
+    assert "ptc: 15 pairs (ppdb; 15 lines left out)" in done.out
     rows = json.loads((out / "ablation.json").read_text())["rows"]
     names = ["CLS", "MAX", "MEAN"]
     labels = [f"{kind}, {name}" for kind in ("untuned", "pooling") for name in names]
     assert [row["label"] for row in rows] == labels
     rows = rows[3:]
-    sets = [[one["set"] for one in row["figures"]] for row in rows]
-    assert sets == [["words", "trained", "phrases", "average of 3"]] * 3
+    sets = ["words", "trained", "sts13", "sts13", "phrases", "words of 2"]
+    assert [[one["set"] for one in row["figures"]] for row in rows] == [sets] * 3
+    assert rows[0]["figures"][3]["metric"] == "spearman, mean of subsets"
     for row in rows:
-        *values, average = (one["value"] for one in row["figures"])
-        assert average == pytest.approx(sum(values) / 3)
+        values = [one["value"] for one in row["figures"]]
+        assert values[-1] == pytest.approx((values[0] + values[1]) / 2)
     assert all(one["interval"] for row in rows for one in row["figures"])
     assert all(row["figures"][1]["value"] == 1 for row in rows)  # fitted to what it is measured on
     assert len({json.dumps(row["figures"]) for row in rows}) > 1
@@ -271,13 +283,14 @@ def test_ablations_write_a_table_and_keep_their_runs(files, tiny_bert, cli, succ
     monkeypatch.undo()
     pairs = [f"word{i}\tlong phrase{i}\t{i % 2}" for i in range(24)]
     (files / "semeval.tsv").write_text("\n".join(pairs) + "\n")
-    done = succeed(*options, "objectives", "--semeval", *[files / "semeval.tsv"] * 2)
-    (row,) = json.loads((out / "ablation.json").read_text())["rows"]
-    words, fine_tuned, average = (one["value"] for one in row["figures"])
-    assert row["figures"][1]["metric"] == "semeval accuracy"
-    assert row["figures"][1]["n"] == 24
-    assert 0 <= fine_tuned <= 1
-    assert average == pytest.approx((words + fine_tuned) / 2)
+    given = ["--semeval", *[files / "semeval.tsv"] * 2, "--static", f"GloVe={files / 'glove.txt'}"]
+    done = succeed(*options, "objectives", *given)
+    rows = json.loads((out / "ablation.json").read_text())["rows"]
+    assert [row["label"] for row in rows] == ["GloVe", "objectives, NLI"]
+    for row in rows:
+        _, accuracy = row["figures"]  # of which there is no average with correlations
+        assert (accuracy["metric"], accuracy["n"]) == ("semeval accuracy", 24)
+        assert 0 <= accuracy["value"] <= 1
     assert "| semeval accuracy |" in (out / "ablation.md").read_text()
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["runs"]
     assert "left out, objectives, NLI+PI: no data for pi" in done.out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -55,17 +56,26 @@ class _Ablation:
     ] = None  # fmt: skip
     evaluate: Annotated[
         tuple[str, ...],
-        Help("scored pairs to evaluate the rows on (Spearman's rho); with two files, by a "
-             "regression on the vectors that is trained on the first", "NAME=[TRAIN.tsv,]FILE.tsv"),
+        Help("scored pairs to evaluate the rows on (Spearman's rho), or a folder of a year of STS; "
+             "with three files, by a regression on the vectors that is trained on the first, and "
+             "ends where it is best on the second", "NAME=[TRAIN.tsv,DEV.tsv,]FILE.tsv|FOLDER"),
     ] = ()  # fmt: skip
     semeval: Annotated[
         tuple[Path, ...],
         Help("fine-tune each row on the first file, and test it on the second: SemEval-2013 5(a), "
              "a word, a phrase and a label in a line, without a header", "FILE", many=True),
     ] = ()  # fmt: skip
+    static: Annotated[
+        tuple[str, ...],
+        Help("word vectors (.vec, .txt, word2vec's .bin) as further rows", "LABEL=FILE", many=True),
+    ] = ()
     seeds: Annotated[int, Help("seeds of each row; three and more give intervals")] = 1
     ppdb_test: Annotated[
-        Path | None, Help("PPDB: its phrases with the probability of equivalence, to evaluate on")
+        Path | None,
+        Help(
+            "PPDB: its phrases with the probability of equivalence, to evaluate on; its pairs are "
+            "left out of the training"
+        ),
     ] = None
 
 
@@ -106,12 +116,12 @@ class TrainBurt(Training):
                 raise ConfigError(
                     "an ablation needs sets to evaluate on: pass --evaluate NAME=FILE.tsv"
                 )
-        elif rows.evaluate or rows.ppdb_test or rows.semeval or rows.seeds != 1:
+        elif dataclasses.replace(rows, ablation=None) != _Ablation():
             raise ConfigError(
-                "--evaluate, --ppdb-test, --semeval and --seeds go with --ablation; a tuned folder "
-                "is evaluated by 'mirror-rt evaluate'"
+                "--evaluate, --ppdb-test, --semeval, --static and --seeds go with --ablation; a "
+                "tuned folder is evaluated by 'mirror-rt evaluate'"
             )
-        tasks = BurtTasks.load(**asdict(self.data), seed=config.seed)
+        tasks = BurtTasks.load(**asdict(self.data), seed=config.seed, without=rows.ppdb_test)
         for name in tasks.objectives if is_first_process() else ():
             found = tasks.of(name)
             print(f"{name}: {len(found)} pairs ({found.source}; {found.left_out} lines left out)")
@@ -132,6 +142,6 @@ def _run_ablation(
     from mirror_train.experiments.study import StudyConfig
 
     names = list(ABLATIONS) if rows.ablation in (None, "all") else [rows.ablation]
-    study = plan_ablations(names, tasks, config, sets)
+    study = plan_ablations(names, tasks, config, sets, rows.static)
     settings = StudyConfig(seeds=rows.seeds, precision=config.precision, **config.run_options())
     return run_and_report(study.name, config.out, lambda: (study, settings, None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import operator
 from collections.abc import Sequence
@@ -49,6 +50,7 @@ class BurtTasks:
         per_relation: int | None = None,
         top: int | None = None,
         seed: int = 11711,
+        without: Path | None = None,
     ) -> BurtTasks:
         """Read the files of the tasks.
 
@@ -60,15 +62,19 @@ class BurtTasks:
             per_relation: number of pairs of each relation; None for as many as the rarest has.
             top: number of first rows to take of every file except those of PPDB; None for all.
             seed: seed of the draw.
+            without: a file of PPDB to test on, whose pairs are left out in either order.
 
         Raises:
             DataError: a file is missing or cannot be used.
         """
         sentences = _join([read_nli(path).top(top) for path in nli])
-        relations = _join([read_ppdb(path).pairs for path in ppdb])
+        tested = (
+            {frozenset(pair) for pair in read_ppdb(without).pairs.items()} if without else set()
+        )
+        relations = _join([_apart(read_ppdb(path).pairs, tested) for path in ppdb])
         if relations is not None:
             relations = balanced(relations, seed=seed, per_relation=per_relation)
-        phrases = [_read_paraphrases(path).top(top) for path in paraphrases]
+        phrases = [_apart(_read_paraphrases(path), tested).top(top) for path in paraphrases]
         return cls(sentences, _join([*([relations] if relations else []), *phrases]), relations)
 
     def of(self, objective: str) -> Examples:
@@ -166,6 +172,15 @@ def _read_paraphrases(path: Path) -> Examples:
         raise DataError(f"{path} has one text a line: expected two, with a tab or || between them")
     ones = np.ones(len(data), dtype=np.int64)
     return Examples(data.first, data.second, ones, (), path.name, data.blank + data.duplicates)
+
+
+def _apart(pairs: Examples, tested: set[frozenset[str]]) -> Examples:
+    """Leave out the pairs to test on, and count them among the lines that are left out."""
+    kept = [row for row, pair in enumerate(pairs.items()) if frozenset(pair) not in tested]
+    if not kept:
+        raise DataError(f"{pairs.source}: all its {len(pairs)} pairs are to be tested on")
+    left_out = pairs.left_out + len(pairs) - len(kept)
+    return dataclasses.replace(pairs.take(kept), left_out=left_out)
 
 
 def _join(parts: Sequence[Examples]) -> Examples | None:

@@ -13,9 +13,10 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.evaluation import ScoredPairs, read_scored_pairs
 from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_rt.evaluation.suites.base import scored_set
+from mirror_rt.evaluation.suites.sentences import year_set
 from mirror_train.data.ppdb import read_ppdb
-from mirror_train.experiments.study import Row, Study
-from mirror_train.experiments.trained_sets import regression_set, supervised_set
+from mirror_train.experiments.study import Row, Study, static_rows
+from mirror_train.experiments.trained_sets import classify, regression_set, supervised_set
 from mirror_train.recipes.recipe import CONCATENATIONS
 from mirror_train.systems import BurtTasks, FinetuneRecipe, TaskData, TaskFiles, train
 from mirror_train.training.run_config import RunConfig, TrainConfig
@@ -42,20 +43,24 @@ ABLATIONS: dict[str, dict[str, dict[str, Any]]] = {
 def read_sets(given: Sequence[str], ppdb: Path | None) -> list[EvaluationSet]:
     """Read the sets that rows are evaluated on: NAME=FILE.tsv, and the phrases of a file of PPDB.
 
-    NAME=TRAIN.tsv,FILE.tsv is measured by a regression that is trained on the first file.
-    A set that is not of that form, a name given twice, and a file that cannot be used are
-    errors, so that they end the command before any training.
+    NAME=FOLDER takes the subsets of a year of STS, as SentEval has them, and gives both usual
+    figures. NAME=TRAIN.tsv,DEV.tsv,FILE.tsv is measured by a regression that is trained on the
+    first file; the second says when it ends. A set that is not of that form, a name given twice,
+    and a file that cannot be used are errors, so that they end the command before any training.
     """
     sets: dict[str, EvaluationSet] = {}
     for entry in given:
         name, separator, path = entry.partition("=")
         if not separator or not name or not path or name in sets:
             raise ConfigError(f"--evaluate {entry}: expected NAME=FILE.tsv, each name once")
-        *train, test = map(Path, path.split(","))
-        if len(train) > 1:
-            raise ConfigError(f"--evaluate {entry}: expected NAME=TRAIN.tsv,FILE.tsv")
+        *trained, test = map(Path, path.split(","))
+        if len(trained) not in (0, 2):
+            raise ConfigError(f"--evaluate {entry}: expected NAME=TRAIN.tsv,DEV.tsv,FILE.tsv")
+        if test.is_dir() and not trained:
+            sets[name] = year_set(name, test)
+            continue
         one = _set(name, test, read_scored_pairs(test))
-        sets[name] = regression_set(one, train[0]) if train else one
+        sets[name] = regression_set(one, *trained) if trained else one
     if ppdb is not None:
         sets["phrases"] = _set("phrases", ppdb, read_ppdb(ppdb).phrase_similarity())
     return list(sets.values())
@@ -75,7 +80,9 @@ def semeval_set(files: Sequence[Path], config: TrainConfig) -> EvaluationSet:
     train, test = files
     read = TaskFiles(data=train, test=test, fields="1,2", label_field="3").load(seed=config.seed)
     fine_tune = partial(_fine_tune, read, config)
-    return supervised_set(_SEMEVAL, fine_tune, {_SEMEVAL: "accuracy"}, config, [train, test])
+    frozen = partial(classify, read, f"{_SEMEVAL} accuracy")
+    metrics = {_SEMEVAL: "accuracy"}
+    return supervised_set(_SEMEVAL, fine_tune, metrics, config, [train, test], frozen)
 
 
 def _fine_tune(
@@ -87,14 +94,19 @@ def _fine_tune(
 
 
 def plan_ablations(
-    names: Sequence[str], tasks: BurtTasks, config: TrainConfig, sets: list[EvaluationSet]
+    names: Sequence[str],
+    tasks: BurtTasks,
+    config: TrainConfig,
+    sets: list[EvaluationSet],
+    static: Sequence[str] = (),
 ) -> Study:
     """Return the study of some of `ABLATIONS`; rows without data (such as PPDB) are left out.
 
-    The ablation of pooling begins with the base model as it is (BERT in Tables 2 and 3).
+    The ablation of pooling begins with the base model as it is (BERT in Tables 2 and 3), and every
+    one with the word vectors of `static`, as `static_rows` takes them.
     """
     untuned = [Row(f"untuned, {one.upper()}", pooling=one) for one in _POOLINGS]
-    rows, left_out = untuned if "pooling" in names else [], {}
+    rows, left_out = [*static_rows(static), *(untuned if "pooling" in names else [])], {}
     data: Mapping[str, str] = {name: tasks.of(name).sha256() for name in tasks.objectives}
     for name in names:
         for label, changes in ABLATIONS[name].items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import statistics
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from mirror_train.systems.system import Claim
 
 # The measures of geometry that allow comparing models of any scale.
 _GEOMETRY = ("isotropy score normalized", "uniformity", "mean cosine")
+# Averages of sets by their names, as in BURT's Table 4: no accuracy, and words apart.
+_AVERAGES = {"STS*": "sts1[2-6]", "words": "(?!sts|sick|phrases).*"}
 _SHORT = {"spearman": "", "accuracy @1": " @1", "ROC AUC": " AUC"}
 
 
@@ -29,22 +32,27 @@ Figures = dict[Measure, Result]
 def figures_of(runs: list[Run], *, average: bool = False) -> Figures:
     """Average the runs of one row over their seeds, in the order of the sets.
 
-    With `average`, that of the sets of each run comes last.
+    With `average`, the averages of `_AVERAGES` over the sets of each run come last.
     """
     found: dict[Measure, list[Result]] = {}
     for run in runs:
-        more = [_over_sets(run.results)] if average and len(run.results) > 1 else []
-        for result in [*run.results, *more]:
+        for result in [*run.results, *(_over_sets(run.results) if average else [])]:
             found.setdefault(result.measure, []).append(result)
     return {measure: _average(results) for measure, results in found.items()}
 
 
-def _over_sets(results: list[Result]) -> Result:
-    """Return the average of the sets of one run, which has no interval."""
-    values = [result.outcome.value for result in results]
-    value, n = statistics.fmean(values), sum(result.outcome.n for result in results)
-    measure = Measure(results[0].measure.suite, f"average of {len(values)}", "spearman")
-    return Result(measure, results[0].model, Outcome("spearman", n, value), None, np.empty(0), 0.0)
+def _over_sets(results: list[Result]) -> list[Result]:
+    """Return the averages of the correlations of one run, which have no interval."""
+    rhos = [one for one in results if one.measure.metric == "spearman"]
+    found = []
+    for name, sets in _AVERAGES.items():
+        own = [one for one in rhos if re.fullmatch(sets, one.measure.set)]
+        if len(own) > 1:
+            n = sum(one.outcome.n for one in own)
+            outcome = Outcome("spearman", n, statistics.fmean(one.outcome.value for one in own))
+            measure = Measure(own[0].measure.suite, f"{name} of {len(own)}", "spearman")
+            found.append(Result(measure, own[0].model, outcome, None, np.empty(0), 0.0))
+    return found
 
 
 def _average(results: list[Result]) -> Result:

@@ -26,7 +26,7 @@ from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.child_process import give_task, how_it_ended, read_reply, start_child
 from mirror_rt.diagnostics.benchmarking import peak_memory_mb
 from mirror_rt.errors import DataError, MirrorError
-from mirror_rt.evaluation.models import EvaluatedEncoder, EvaluatedModel
+from mirror_rt.evaluation.models import PADDED_LENGTH, EvaluatedEncoder, EvaluatedModel
 from mirror_rt.evaluation.run import evaluate_sets
 from mirror_rt.evaluation.static_vectors import StaticVectors
 from mirror_rt.io.atomic import path_sha256, sha256, write_json
@@ -60,6 +60,8 @@ def open_with_torch(config: RunConfig) -> Opener:
 
     def open_model(label: str, model: str, pooling: Pooling | Literal["auto"]) -> Opened:
         options = config.load_options(model)
+        if pooling == "mean-with-padding":
+            options["pad_to"] = PADDED_LENGTH
         return Opened(TorchEncoder.load(model, pooling=pooling, device=config.device, **options))
 
     return open_model

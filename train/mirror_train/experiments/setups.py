@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.errors import DataError
+from mirror_rt.evaluation import read_scored_pairs
 from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_train.data.batches import batch_sizes
 from mirror_train.data.training_data import TrainingData
@@ -66,6 +68,8 @@ class MirrorStudy:
     # The paper's numbers for the base models that it has, by set and label of a row.
     paper: Mapping[str, PaperNumbers] = field(default_factory=dict)
     deviation: float = 0.0  # the standard deviation of its numbers over seeds
+    # Base models that the paper tunes with the mean (appendix B), which counts the padding.
+    padded: tuple[str, ...] = ()
 
     def setups(self, recipe: Recipe, count: int) -> list[Setup]:
         """Return the setups for a recipe and a number of strings, after the base model."""
@@ -85,6 +89,9 @@ class MirrorStudy:
         Every setup is measured on `sets`; the report has `about`, notes on them, too.
         """
         setups, name = self.setups(recipe, len(data)), Path(config.model).name
+        if name in self.padded and config.pooling in ("auto", "paper"):
+            own = {"pooling": "mean-with-padding"}
+            setups = [dataclasses.replace(one, changes=own | one.changes) for one in setups]
         without_paper = {}
         if self.paper and name not in self.paper:
             of = f"of {' and '.join(self.paper)} alone, which this is not"
@@ -108,6 +115,7 @@ class MirrorStudy:
                 **without_paper,
                 "recipe": dataclasses.asdict(recipe),
                 **_too_short(setups, recipe, data.first),
+                **_of_each_bucket(setups, sets, data.first),
             },
         )
 
@@ -121,6 +129,24 @@ def _too_short(setups: list[Setup], recipe: Recipe, strings: list[str]) -> dict[
     return {f"strings that a span of {longest} characters would hide": shown} if short else {}
 
 
+def _of_each_bucket(
+    setups: list[Setup], sets: list[EvaluationSet], words: list[str]
+) -> dict[str, str]:
+    """Say how many words of scored pairs each bucket of strings has (Figure 8, in blue)."""
+    buckets = [words[one.start :][: one.top] for one in setups if one.start]
+    if not buckets:
+        return {}
+    buckets.insert(0, words[: next(one.start for one in setups if one.start)])
+    found = {}
+    for one in sets:
+        if one.suite in ("pairs", "words"):
+            pairs = read_scored_pairs(one.path)
+            of = {*pairs.first, *pairs.second}
+            counts = ", ".join(str(len(of.intersection(bucket))) for bucket in buckets)
+            found[f"words of {one.name} in each bucket"] = f"{counts} of {len(of)}"
+    return found
+
+
 def _row(setup: Setup, recipe: Recipe, data: TrainingData, config: StudyConfig) -> Row:
     pooling = setup.changes.get("pooling", config.pooling)
     if not setup.tuned:
@@ -128,6 +154,8 @@ def _row(setup: Setup, recipe: Recipe, data: TrainingData, config: StudyConfig) 
         return Row(setup.label, pooling=own)
     changed = recipe.replace(**setup.changes)
     strings = _some(data.first[setup.start :], setup.top, recipe)
+    if setup.random_strings:  # drawn once for all seeds, as a file of them would be
+        strings = random_strings(strings, seed=0)
     data = dataclasses.replace(data, first=strings, second=strings)
     if not batch_sizes(len(data), changed.batch_size):
         raise DataError(
@@ -138,11 +166,13 @@ def _row(setup: Setup, recipe: Recipe, data: TrainingData, config: StudyConfig) 
     identity = {
         "recipe": dataclasses.asdict(changed),
         "strings": data.sha256(),
-        "random_strings": setup.random_strings,
         "tuned with": pooling,
     }
-    train = partial(_tune, data, settings, setup.random_strings)
-    return Row(setup.label, train, identity, work=len(data) * changed.epochs, x=setup.x)
+    train = partial(_tune, data, settings)
+    # What is tuned with padding is measured with more of it, as the authors do.
+    measured: Pooling | Literal["auto"] = pooling if pooling == "mean-with-padding" else "auto"
+    work = len(data) * changed.epochs
+    return Row(setup.label, train, identity, work=work, x=setup.x, pooling=measured)
 
 
 def _some(strings: list[str], top: int | None, recipe: Recipe) -> list[str]:
@@ -153,12 +183,9 @@ def _some(strings: list[str], top: int | None, recipe: Recipe) -> list[str]:
     return [strings[i] for i in np.sort(chosen)]
 
 
-def _tune(data: TrainingData, settings: dict[str, Any], random: bool, run: RunConfig) -> TuneReport:
+def _tune(data: TrainingData, settings: dict[str, Any], run: RunConfig) -> TuneReport:
     from mirror_train.training.tune import tune
 
-    if random:
-        strings = random_strings(data.first, seed=run.seed)
-        data = dataclasses.replace(data, first=strings, second=strings)
     options = run.run_options() | {"show_progress_bar": False}
     return tune(data, TrainConfig(resume=True, **settings, **options))
 

@@ -17,7 +17,12 @@ _LEAST_DEVIATION = 1e-3
 
 
 class ActNorm(nn.Module):
-    """A positive scale and a bias for every dimension."""
+    """A positive scale and a bias for every dimension.
+
+    The code that BERT-CF names trains the logarithm of the scale times 3, and a further scale of
+    the output. The first is a higher learning rate of the scale alone, the second belongs to the
+    scale of the next block: both are left out.
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -110,9 +110,16 @@ class RegressionLayer(SoftmaxLayer):
         self._head |= {"kind": "regressor", "labels": (), "scale": scale}
 
     def loss(self, z: Tensor, targets: Tensor) -> Tensor:
+        logs = self._logits(z).log_softmax(1)
+        return functional.kl_div(logs, self._shares(targets, z), reduction="batchmean")
+
+    def squared_error(self, z: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean squared error of the softmax, which SentEval's code minimises instead."""
+        return functional.mse_loss(self._logits(z).softmax(1), self._shares(targets, z))
+
+    def _shares(self, targets: Tensor, z: Tensor) -> Tensor:
         numbers = self._numbers.to(z.device)
-        shares = (1 - (targets.to(z.dtype)[:, None] - numbers).abs()).clamp(min=0)
-        return functional.kl_div(self._logits(z).log_softmax(1), shares, reduction="batchmean")
+        return (1 - (targets.to(z.dtype)[:, None] - numbers).abs()).clamp(min=0)
 
 
 class CosineLayer(TaskLayer):

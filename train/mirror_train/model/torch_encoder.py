@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from mirror_rt.bundle.manifest import Pooling
 from mirror_rt.encoding.batch_encoder import BatchEncoder
+from mirror_rt.errors import ConfigError
 from mirror_rt.inference.pooled_model import PooledModel
 from mirror_rt.pipeline.pipeline import Pipeline, Vectors
 from mirror_rt.tokens.batching import CPU_RUN_COST, GPU_RUN_COST
@@ -73,6 +74,7 @@ class TorchEncoder(BatchEncoder):
         name: str | Path = DEFAULT_MODEL,
         *,
         pooling: Pooling | Literal["auto"] = "auto",
+        pad_to: int | None = None,
         revision: str | None = None,
         offline: bool = False,
         trust_remote_code: bool = False,
@@ -84,6 +86,8 @@ class TorchEncoder(BatchEncoder):
             name: folder, hub name, or the embedded default.
             pooling: `auto` takes the pooling that the folder declares, else `mean`, which suits an
                 untuned masked language model best (EMNLP 2021, footnote 5).
+            pad_to: number of tokens that `mean-with-padding` pads and cuts every text to; None for
+                that of a folder that was tuned with it.
             revision: branch, tag or commit on the hub.
             offline: never ask the network.
             trust_remote_code: run code that comes with the model.
@@ -91,14 +95,20 @@ class TorchEncoder(BatchEncoder):
 
         Raises:
             ModelError: the model cannot be loaded.
+            ConfigError: `mean-with-padding` is to be taken without a length.
         """
         pretrained = load_pretrained(
             name, revision=revision, offline=offline, trust_remote_code=trust_remote_code
         )
+        pad_to = pad_to or pretrained.description.pad_to
+        if pooling == "mean-with-padding" and pad_to is None:
+            raise ConfigError(
+                f"{name} was not tuned with mean-with-padding: give the length to pad to, pad_to"
+            )
         return cls(
             pretrained,
             head=None if pooling == "auto" else Head([pooling]),
-            pad_to=pretrained.description.pad_to,
+            pad_to=pad_to if pooling in ("auto", "mean-with-padding") else None,
             device=resolve_device(device),
         )
 
