@@ -1,6 +1,7 @@
 """`providers="openvino"`: the vectors of onnxruntime, from the same graphs."""
 
 import logging
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -211,7 +212,8 @@ def test_openvino_is_never_chosen_unasked_but_mentioned(bundle, caplog):
     said = {finding.name: finding for finding in examine()}["openvino"]
     assert said.status == "ok"
     assert "auto never chooses it" in said.detail
-    assert ("bf16" in said.detail) == ("in bf16" in (openvino_offer() or ""))
+    if "ELSEWHERE_ISA" not in os.environ:  # OpenVINO sees what the processor has, the engine less
+        assert ("bf16" in said.detail) == ("in bf16" in (openvino_offer() or ""))
 
 
 def test_missing(bundle, monkeypatch, texts, caplog):
