@@ -36,12 +36,12 @@ settings.register_profile(
 settings.load_profile("unhurried")
 
 # The files that take longest, which begin first where several processes share the tests.
-LONGEST = ("test_folders_fuzz.py", "test_platforms.py", "test_gpu_rehearsal.py",
-           "test_examples.py", "test_docs.py", "test_docs_tuning.py", "test_export_pack.py",
-           "test_declared_folders.py", "test_auto.py",
-           "test_acceptance.py", "test_native_sanitized.py", "test_native_engine.py",
-           "test_tune.py", "test_cuda_kernel.py", "test_variants.py", "test_export.py",
-           "test_processes.py", "test_options.py", "test_families.py")  # fmt: skip
+LONGEST = ("test_folders_fuzz.py", "test_platforms.py", "test_examples.py", "test_docs.py",
+           "test_docs_tuning.py", "test_export_pack.py", "test_declared_folders.py",
+           "test_auto.py", "test_acceptance.py", "test_native_sanitized.py",
+           "test_native_engine.py", "test_tune.py", "test_cuda_kernel.py", "test_variants.py",
+           "test_export.py", "test_processes.py", "test_options.py",
+           "test_families.py")  # fmt: skip
 
 
 # What markers and fixtures say of what a test needs, besides the marker `needs`.
@@ -223,6 +223,20 @@ def words_file(tmp_path_factory, words) -> Path:
     path = tmp_path_factory.mktemp("data") / "words.txt"
     path.write_text("\n".join(words) + "\n", encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="session")
+def tuned(made_once, tiny_bert, words_file) -> Path:
+    """A tiny BERT that was tuned on words of English (mean pooling)."""
+
+    def write(out: Path) -> None:
+        from mirror_train import TrainConfig, load_recipe, load_training_data, tune
+
+        recipe = load_recipe("word").replace(batch_size=50, epochs=1)
+        config = TrainConfig(recipe=recipe, out=out, model=str(tiny_bert), pooling="mean")
+        tune(load_training_data(words_file, language="en"), config)
+
+    return made_once("tuned", write)
 
 
 @pytest.fixture(scope="session")

@@ -547,23 +547,6 @@ def test_what_goes_with_streams(cli, bundle, tmp_path, monkeypatch):
     assert "expected a name in .npy, .jsonl, .parquet, .arrow, .feather, or -" in result.err
 
 
-def test_progress_without_a_terminal(bundle, tmp_path, capfd, monkeypatch):
-    """Lines come while the model runs: it goes on when the first one is there."""
-    run, lines, end = BundleModel.run_batch, [], time.monotonic() + 300
-
-    def run_then(*arguments, **options):
-        while not lines:
-            assert time.monotonic() < end, "no line has come"
-            time.sleep(0.01)
-            lines.extend(capfd.readouterr().err.splitlines())
-        return run(*arguments, **options)
-
-    monkeypatch.setattr("mirror_rt.progress.SECONDS_BETWEEN_LINES", 0.001)
-    monkeypatch.setattr(BundleModel, "run_batch", run_then)
-    encode_file(config(bundle, many(tmp_path, 400), tmp_path / "v.npy", show_progress_bar=True))
-    assert lines[0].startswith("encode: 0 of 400 texts")
-
-
 def test_progress(bundle, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     encode_file(config(bundle, many(tmp_path, 400), tmp_path / "v.npy", show_progress_bar=True))

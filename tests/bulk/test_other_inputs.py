@@ -6,6 +6,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from folder_contents import contents
 from mirror_rt import DataError, OutputExistsError
 from mirror_rt.bulk import DatasetConfig, encode_dataset
 
@@ -22,10 +23,6 @@ def write(path, texts):
         path.write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
     else:
         path.write_text("".join(f"{text}\n" for text in texts))
-
-
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("options", [{}, {"resume": True}, {"shard": "0/1"}])

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from command_errors import one_line_error
 from json_files import change
 from mirror_rt import BundleError, ConfigError, Encoder, InvalidTextError, LanguagePack, Manifest
-from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 from mirror_rt.cli import main
 from mirror_rt.heads.task_heads import Heads, TaskHead
 from rounding import RUN_ERROR
+from server_process import make_pack
 from strange_json import anything, changed
 from work_limits import little_work
 
@@ -53,13 +53,7 @@ def stranger(bundle, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pack(bundle, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stranger") / "pack"
-    for name in ("fr", "en"):
-        shutil.copytree(bundle, folder / name)
-        change(folder / name / "mirror.json", language=name)
-    entries = {name: PackedBundle.describe(folder, name, {"from": name}) for name in ("fr", "en")}
-    PackIndex(entries, default="fr").write(folder)
-    return folder
+    return make_pack(tmp_path_factory.mktemp("pack") / "p", {"fr": bundle, "en": bundle}, "fr")
 
 
 @fuzz

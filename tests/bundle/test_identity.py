@@ -1,12 +1,10 @@
 """One identity by content for whatever decides the vectors of a model."""
 
 import os
-import shutil
 import threading
 from types import SimpleNamespace
 
 import numpy as np
-import onnx
 import pytest
 
 from mirror_rt import BundleError, Encoder
@@ -17,9 +15,8 @@ from mirror_rt.server.models import reload
 from mirror_rt.server.models.reload import Reloader
 from mirror_rt.server.models.served_models import Source
 from mirror_rt.server.monitoring.metrics import Metrics
+from onnx_folders import DESCRIPTIONS, MODULES, publish
 
-DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "config.json", "modules.json",
-                "1_Pooling/config.json", "sentence_bert_config.json")  # fmt: skip
 WEIGHTS = "onnx/weights.bin"
 TEXTS = ["a river", "the old town"]
 
@@ -27,18 +24,7 @@ TEXTS = ["a river", "the old town"]
 @pytest.fixture
 def published(bundle, tmp_path):
     """Plain ONNX files, with the weights in a file of a name of its own beside the graph."""
-    folder = tmp_path / "published"
-    for name in DESCRIPTIONS:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(bundle / name, folder / name)
-    model = onnx.load(bundle / "onnx/model.onnx")
-    kept = [node for node in model.graph.output if node.name == "last_hidden_state"]
-    del model.graph.output[:]
-    model.graph.output.extend(kept)
-    (folder / "onnx").mkdir()
-    onnx.save(model, folder / "onnx/model.onnx", save_as_external_data=True, size_threshold=8192,
-              location="weights.bin")  # fmt: skip
-    return folder
+    return publish(bundle, tmp_path / "published", weights="weights.bin")
 
 
 def change(path):
@@ -57,7 +43,7 @@ def change(path):
 
 
 def test_every_file_that_decides_a_vector_counts(published):
-    for name in (*DESCRIPTIONS, WEIGHTS):
+    for name in (*DESCRIPTIONS, *MODULES, WEIGHTS):
         before = digest_of(published)
         change(published / name)
         assert digest_of(published) != before, name
@@ -110,7 +96,7 @@ def test_without_hashes_that_are_compared_the_contents_count(bundle_copy):
 
 def test_the_files_that_count(published, bundle):
     names = [path.relative_to(published).as_posix() for path in deciding_files(published)]
-    assert names == sorted([*DESCRIPTIONS, "onnx/model.onnx", WEIGHTS])
+    assert names == sorted([*DESCRIPTIONS, *MODULES, "onnx/model.onnx", WEIGHTS])
     assert bundle / "mirror.json" in deciding_files(bundle)
     before = graph_digest(published / "onnx/model.onnx")
     change(published / WEIGHTS)

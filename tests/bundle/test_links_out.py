@@ -1,13 +1,13 @@
 """No way out of a folder takes what is behind a link out of it: pushes, copies of packs, maps."""
 
 import os
-import shutil
 
 import pytest
 
 from mirror_rt import BundleError
-from mirror_rt.bundle.pack_index import PackedBundle, PackIndex, refuse_links_out
+from mirror_rt.bundle.pack_index import refuse_links_out
 from mirror_rt.bundle.push import push
+from server_process import make_pack
 
 NAME = "owner/name"
 
@@ -22,10 +22,7 @@ def secret(tmp_path):
 
 @pytest.fixture
 def pack(bundle, tmp_path):
-    folder = tmp_path / "pack"
-    shutil.copytree(bundle, folder / "en")
-    PackIndex({"en": PackedBundle.describe(folder, "en", {})}, default="en").write(folder)
-    return folder
+    return make_pack(tmp_path / "pack", {"en": bundle}, "en")
 
 
 def card(folder, secret):

@@ -112,7 +112,7 @@ def test_a_damaged_manifest_is_refused(bundle_copy, changes):
         Encoder.load(bundle_copy)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 200_000])
 def test_a_manifest_that_is_no_object(bundle_copy, text):
     (bundle_copy / "mirror.json").write_text(text)
     with pytest.raises(BundleError):
@@ -130,9 +130,3 @@ def test_a_limit_the_model_has_no_positions_for(bundle_copy):
     change(bundle_copy / "mirror.json", max_length=4000)
     with pytest.raises(BundleError, match="failed on 1 texts of 3000 tokens"):
         Encoder.load(bundle_copy).encode("a " * 2998)
-
-
-def test_nested_too_deep(bundle_copy):
-    (bundle_copy / "mirror.json").write_text("[" * 200_000)
-    with pytest.raises(BundleError, match="not valid JSON"):
-        Encoder.load(bundle_copy)

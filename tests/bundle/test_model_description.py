@@ -3,47 +3,33 @@
 import importlib
 import inspect
 import json
-import shutil
 
 import numpy as np
-import onnx
 import pytest
 from transformers import AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
+from folder_contents import contents
 from json_files import change
 from ledger import PAGE, page
 from mirror_rt import BundleError, ConfigError, Encoder
 from mirror_rt.bundle.declared_keys import LEDGER, NO_EFFECT, REFUSED, USED
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.families import SHIFTED, positions
+from onnx_folders import MODULES, publish
 from rounding import RUN_ERROR
 from tiers import tiers
 
 TEXTS = ["The OLD Town", "der Fluß fließt, café naïve", "人人生而自由", "word " * 60, "İstanbul ﬁ"]
-MODULES = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json",
-           "config_sentence_transformers.json")  # fmt: skip
 
 
 @pytest.fixture
 def published(tiny_bundle, tmp_path):
     """Write the files of a tiny encoder as its ONNX files, and return their folder."""
 
-    def write(family="bert", *, modules=True, outputs=("last_hidden_state",), weights=None):
-        bundle, folder = tiny_bundle(family), tmp_path / "published"
-        shutil.rmtree(folder, ignore_errors=True)
-        for name in ("tokenizer.json", "tokenizer_config.json", "config.json", *MODULES * modules):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(bundle / name, folder / name)
-        model = onnx.load(bundle / "onnx/model.onnx")
-        kept = [node for name in outputs for node in model.graph.output if node.name == name]
-        del model.graph.output[:]
-        model.graph.output.extend(kept)
-        (folder / "onnx").mkdir()
-        beside = {"save_as_external_data": True, "location": weights, "size_threshold": 1024}
-        onnx.save(model, folder / "onnx/model.onnx", **(beside if weights else {}))
-        return folder
+    def write(family="bert", **options):
+        return publish(tiny_bundle(family), tmp_path / "published", **options)
 
     return write
 
@@ -196,8 +182,7 @@ def test_the_own_vector_of_a_graph_is_its_vector(published, bundle):
 @pytest.mark.parametrize("weights", ["model.onnx_data", "model.onnx.data", "weights.bin"])
 def test_weights_of_any_name_come_from_a_hub(published, bundle, hub, weights):
     folder = published(weights=weights)
-    files = {path.relative_to(folder).as_posix(): path.read_bytes()
-             for path in folder.rglob("*") if path.is_file()}  # fmt: skip
+    files = contents(folder)
     hub.add("owner/weights", files | {"other.bin": b"not needed"})
     expected = Encoder.load(bundle).encode(TEXTS)
     np.testing.assert_allclose(
@@ -209,8 +194,7 @@ def test_weights_of_any_name_come_from_a_hub(published, bundle, hub, weights):
 def test_the_only_graph_of_a_repository_is_taken(published, hub):
     folder = published()
     (folder / "onnx/model.onnx").rename(folder / "onnx/model_quantized.onnx")
-    files = {path.relative_to(folder).as_posix(): path.read_bytes()
-             for path in folder.rglob("*") if path.is_file()}  # fmt: skip
+    files = contents(folder)
     hub.add("owner/quantized", files)
     expected = Encoder.load(folder).encode(TEXTS)
     for options in ({}, {"variant": "int8"}, {"variant": "quantized"}):

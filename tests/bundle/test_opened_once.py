@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import onnx
 import pytest
 
 from mirror_export import ExportConfig, export_bundle
@@ -19,6 +18,7 @@ from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.pipeline.options import EncodeOptions
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.pretrained import load_pretrained
+from onnx_folders import publish
 
 NAMES = {*LEDGER, "mirror.json", "tokenizer.json"} - {"Pooling", "Dense", "Flow"}
 MODULES = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense"), ("Normalize", "3")]
@@ -49,14 +49,7 @@ def published(tiny_bert, tmp_path):
 @pytest.fixture
 def onnx_files(bundle, tmp_path):
     """The files of a bundle without its manifest, and a graph of token vectors alone."""
-    folder = shutil.copytree(bundle, tmp_path / "onnx-files")
-    (folder / "mirror.json").unlink()
-    model = onnx.load(folder / "onnx/model.onnx")
-    kept = [node for node in model.graph.output if node.name == "last_hidden_state"]
-    del model.graph.output[:]
-    model.graph.output.extend(kept)
-    onnx.save(model, folder / "onnx/model.onnx")
-    return folder
+    return publish(bundle, tmp_path / "onnx-files")
 
 
 @pytest.fixture

@@ -2,34 +2,22 @@
 
 import dataclasses
 import json
-import shutil
 
 import pytest
 
+from folder_contents import contents
 from mirror_rt import BundleError, BundleIntegrityError, LanguagePack
-from mirror_rt.bundle.manifest import Layout
-from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
+from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.bundle.pull import pull
 from mirror_rt.server import ServerConfig, load_models
+from server_process import make_pack
 
 REPOSITORY = "owner/name"
 
 
 @pytest.fixture
 def pack(bundle, tmp_path):
-    folder = tmp_path / "pack"
-    for name in ("fr", "en"):
-        shutil.copytree(bundle, folder / name)
-        path = folder / name / Layout.manifest
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"language": name}))
-    entries = {name: PackedBundle.describe(folder, name, {}) for name in ("fr", "en")}
-    PackIndex(entries, default="fr").write(folder)
-    return folder
-
-
-def contents(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes()
-            for path in folder.rglob("*") if path.is_file()}  # fmt: skip
+    return make_pack(tmp_path / "pack", {"fr": bundle, "en": bundle}, "fr")
 
 
 def test_pull_takes_what_the_index_lists_and_nothing_else(hub, pack, tmp_path):

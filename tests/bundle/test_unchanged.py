@@ -14,13 +14,13 @@ from mirror_rt.bulk.options import DatasetConfig
 from mirror_rt.bulk.parts import PartWriter
 from mirror_rt.bulk.plan import dataset_plan
 from mirror_rt.bundle.manifest import Layout, Manifest, record_files
-from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.heads.task_heads import Heads, TaskHead
 from mirror_rt.inference.session import GraphSession
 from mirror_rt.io.atomic import write_json
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.models.sources import load_models
+from server_process import make_pack
 
 TEXTS = ["a river", "the old town by the river"]
 PAIRS = [("a river", "the old town"), ("the town", "a long river")]
@@ -213,20 +213,14 @@ def test_a_static_encoder(static_bundle, tmp_path, exchanging):
           lambda folder: Encoder.load(folder).encode(TEXTS), False)  # fmt: skip
 
 
-def make_pack(folder, bundle):
-    for name in ("en", "de"):
-        shutil.copytree(bundle, folder / name)
-        values = Manifest.read(folder / name).to_dict() | {"language": name}
-        write_json(folder / name / Layout.manifest, values)
-    entries = {name: PackedBundle.describe(folder, name, {}) for name in ("en", "de")}
-    PackIndex(entries, default="en").write(folder)
-    return folder
+def pack_of(folder, bundle):
+    return make_pack(folder, {"en": bundle, "de": bundle}, "en")
 
 
 def test_a_pack_that_is_exchanged_is_not_mixed(bundle, tmp_path):
     """One bundle was loaded before, and the other would be of the new pack."""
-    folder = make_pack(tmp_path / "pack", bundle)
-    other = make_pack(tmp_path / "next", other_model(bundle, tmp_path / "other"))
+    folder = pack_of(tmp_path / "pack", bundle)
+    other = pack_of(tmp_path / "next", other_model(bundle, tmp_path / "other"))
     for verify in (True, False):
         with LanguagePack.load(folder, verify=verify) as pack:
             pack.encode(TEXTS, "en")
@@ -237,7 +231,7 @@ def test_a_pack_that_is_exchanged_is_not_mixed(bundle, tmp_path):
 
 def test_a_bundle_of_a_pack_that_changed_is_verified_again(bundle, tmp_path):
     """After it had to leave the memory, too."""
-    folder = make_pack(tmp_path / "pack", bundle)
+    folder = pack_of(tmp_path / "pack", bundle)
     with LanguagePack.load(folder) as pack:
         before = pack.encode(TEXTS, "en")
         pack._cache.drop(["en"])
@@ -252,8 +246,8 @@ def test_a_bundle_of_a_pack_that_changed_is_verified_again(bundle, tmp_path):
 
 
 def test_a_served_pack_is_not_mixed(bundle, tmp_path, monkeypatch):
-    folder = make_pack(tmp_path / "pack", bundle)
-    other = make_pack(tmp_path / "next", other_model(bundle, tmp_path / "other"))
+    folder = pack_of(tmp_path / "pack", bundle)
+    other = pack_of(tmp_path / "next", other_model(bundle, tmp_path / "other"))
     expected, load, seen = Encoder.load(other / "de").encode(TEXTS), Encoder.load.__func__, []
 
     def exchange_before_the_second(cls, path, **options):

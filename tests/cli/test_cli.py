@@ -157,15 +157,11 @@ TUNE = ("tune", "--recipe", "word")
     ("content", "options", "code", "contains"),
     [
         (None, (), 1, "no such file"),
-        (b"", (), 1, "is empty"),
-        (b"\n \n", (), 1, "is empty"),
         (b"\x7fELF\x02\x01\x01\0\0\0\n", (), 1, "a NUL byte; this is not a text file"),
-        (b"caf\xe9\n", (), 1, "line 1: not UTF-8 (byte 0xe9 at position 3)"),
         (b"one\n", (), 1, "give at least 2"),
         (b"a\nb\nc\n", ("--batch-size", 1), 2, "--batch-size must be at least 2"),
         (b"a\nb\nc\n", ("--batch-size", 2, "--temperature", 0), 2, "--temperature must be greater"),
         (b"a\nb\nc\n", ("--batch-size", 2, "--device", "tpu"), 2, "--device must be"),
-        (b"a|b\n", ("--data-format", "pairs"), 1, "line 1: expected two texts"),
     ],
 )
 def test_bad_training_data(cli, tiny_bert, tmp_path, content, options, code, contains):
@@ -188,19 +184,6 @@ def test_options_of_the_other_source_are_refused(cli, words_file, tmp_path):
     one_line_error(result, code=2, contains="has one language")
 
 
-def test_bad_models(cli, words_file, tmp_path):
-    def run(model):
-        return cli(*TUNE, "--model", model, "--data", words_file, "--out", tmp_path / "out")
-
-    one_line_error(run(tmp_path / "none"), code=1, contains="no such folder")
-    one_line_error(run(tmp_path), code=1, contains="it has no config.json")
-    one_line_error(run(words_file), code=1, contains="is not a folder")
-    one_line_error(
-        cli("export", tmp_path, "--out", tmp_path / "out"), code=1, contains="no config.json"
-    )
-    one_line_error(cli("info", tmp_path), code=1, contains="it has no mirror.json")
-
-
 def test_existing_outputs(cli, tiny_bert, bundle, words_file, texts_file, tmp_path):
     tuned = cli(*TUNE, "--model", tiny_bert, "--data", words_file, "--out", bundle)
     one_line_error(
@@ -213,38 +196,6 @@ def test_existing_outputs(cli, tiny_bert, bundle, words_file, texts_file, tmp_pa
     one_line_error(cli(*options), code=1, contains="already exists")
     assert out.read_bytes() == b"precious"
     assert cli(*options, "--overwrite").code == 0
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "code", "contains"),
-    [
-        (None, (), 1, "no such file"),
-        (b"", (), 1, "holds no texts"),
-        (b"fine\n\nfine\n", (), 1, "text 2: the string is empty; pass --errors nan"),
-        (b"fine\n\0\n", (), 1, "a NUL byte"),
-        (b"\xff\xfe", (), 1, "not UTF-8"),
-        (b"fine\n", ("--batch-size", 0), 2, "--batch-size must be at least 1"),
-        (b"fine\n", ("--truncate-dim", 99), 2, "--truncate-dim must be in 1 .. 32"),
-    ],
-)
-def test_bad_encode_input(cli, bundle, tmp_path, content, options, code, contains):
-    path = tmp_path / "in.txt"
-    if content is not None:
-        path.write_bytes(content)
-    before = sorted(tmp_path.iterdir())
-    result = cli(
-        "encode", "--model", bundle, "--input", path, "--output", tmp_path / "v.npy", *options
-    )
-    one_line_error(result, code=code, contains=contains)
-    assert sorted(tmp_path.iterdir()) == before
-
-
-def test_ten_megabytes_on_one_line(cli, bundle, tmp_path, caplog):
-    path = tmp_path / "in.txt"
-    path.write_text("river " * 1_700_000)
-    result = cli("encode", "--model", bundle, "--input", path, "--output", tmp_path / "v.npy")
-    assert result.code == 0
-    assert "longer than 128 tokens and were cut there" in caplog.text
 
 
 def test_a_reader_that_leaves_early(bundle, tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mirror_rt.cli.commands import installed_commands
+from mirror_rt.cli.commands import GROUPS, installed_commands
 from paths import ROOT
 from rounding import NORM_ERROR
 
@@ -169,11 +169,14 @@ def results(*lines):
 def test_help_needs_no_torch_and_names_no_file_that_a_wheel_lacks():
     commands = sorted(installed_commands())
     assert {"tune", "train burt", "study", "sample", "recipes", "export", "demo"} <= set(commands)
-    for command, (code, out, err) in zip(
+    for name, (code, out, err) in zip(
         commands, results(*([*name.split(), "--help"] for name in commands)), strict=True
     ):
-        assert code == 0, (command, err)
-        assert "examples:" in out
+        assert code == 0, (name, err)
+        assert installed_commands()[name].group in GROUPS
+        assert out.startswith(f"usage: mirror-rt {name}")
+        assert f"mirror-rt {name}" in out.partition("examples:")[2]
+        assert not [word for word in ("None", "True", "False", "`") if word in out], name
         assert "docs/" not in out
 
 

@@ -6,23 +6,11 @@ import sys
 
 import pytest
 
-from mirror_rt.cli.commands import GROUPS, installed_commands
 from mirror_rt.cli.evaluate import Evaluate
 from mirror_rt.cli.main import main
 from mirror_rt.cli.parsing.parser import message_of, suggestion
 from mirror_rt.cli.triton import Triton
 from mirror_rt.errors import ConfigError, InvalidTextError, NotText, OutputExistsError, Setting
-
-
-def test_every_command_is_in_a_group_and_explains_itself(cli):
-    for name, command in installed_commands().items():
-        assert command.group in GROUPS
-        result = cli(*name.split(), "--help")
-        assert result.code == 0, result.err
-        assert result.out.startswith(f"usage: mirror-rt {name}")
-        assert f"mirror-rt {name}" in result.out.partition("examples:")[2]
-        words = " ".join(result.out.split())
-        assert not [word for word in ("None", "True", "False", "`") if word in words], name
 
 
 def test_no_arguments_say_what_to_do_first(cli):

@@ -26,7 +26,7 @@ from mirror_rt import (
 )
 from mirror_rt.client.attempts import _LONGEST_PAUSE
 from rounding import NORM_ERROR, RUN_ERROR
-from server_process import ServerProcess, make_pack
+from server_process import make_pack, running
 
 TEXTS = [f"the river {'and the road ' * (i % 5)}{i}" for i in range(23)]
 KEY = "a-key"
@@ -43,10 +43,8 @@ def server(bundle, tmp_path_factory):
     """A pack whose languages differ in their prompts, behind a key, with small limits."""
     pack = make_pack(tmp_path_factory.mktemp("pack") / "p", {"en": bundle, "fr": bundle}, "en",
                      prompts={"fr": {"query": "find ", "passage": "read "}})  # fmt: skip
-    server = ServerProcess(pack, "--max-items", 5, MIRROR_RT_SERVE_API_KEYS=KEY)
-    server.wait_until_ready()
-    yield server
-    assert server.stop() == 0
+    with running(pack, "--max-items", 5, MIRROR_RT_SERVE_API_KEYS=KEY) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from json_files import change
 from mirror_rt import Manifest
 from mirror_rt.bundle.known_models import known_models
 from mirror_rt.compat import TextCrossEncoder, TextEmbedding
@@ -106,11 +107,8 @@ def test_an_endless_stream_is_read_as_it_is_needed(both):
 
 
 def test_prompts_of_queries_and_passages_are_put_before_them(bundle_copy):
-    import json
 
-    manifest = json.loads((bundle_copy / "mirror.json").read_text())
-    manifest["prompts"] = {"query": "query: ", "passage": "passage: "}
-    (bundle_copy / "mirror.json").write_text(json.dumps(manifest))
+    change(bundle_copy / "mirror.json", prompts={"query": "query: ", "passage": "passage: "})
     model = TextEmbedding(str(bundle_copy))
     for method, prompt in (("query_embed", "query: "), ("passage_embed", "passage: ")):
         with_prompt, plain = getattr(model, method)(TEXTS), model.embed([prompt + t for t in TEXTS])

@@ -74,22 +74,6 @@ def test_every_document_is_listed():
         assert found - {index} <= named
 
 
-def test_what_is_superseded_says_so_in_the_note_and_in_the_index():
-    """A note that was replaced or changed names the later one beside its date."""
-    folder = ROOT / "docs" / "decisions"
-    later = re.compile(r"[rR]eplaced by|[cC]hanged by")
-    notes = {(path.name, target) for path in folder.glob("2*.md")
-             for line in read(path).splitlines() if line.startswith("Date: ")
-             for target, _ in LINK.findall(line) if later.search(line)}  # fmt: skip
-    lines = re.split(r"\n(?=- |#|$)", read(folder / "README.md"))
-    index = set()
-    for line in lines:
-        name, *others = [target for target, _ in LINK.findall(line)] or [""]
-        index |= {(name, other) for other in others if later.search(line)}
-    assert notes == index != set()
-    assert all(old[:10] <= new[:10] for old, new in notes)
-
-
 def test_the_map_matches_the_code():
     """ARCHITECTURE.md has a line for every folder of modules, and names no other."""
     text = read("ARCHITECTURE.md")

@@ -3,14 +3,13 @@
 import os
 import subprocess
 import sys
-import urllib.request
 
 import pytest
 from starlette.routing import Route
 
 from mirror_rt.server.http import app
 from public_names import LISTS, SURFACES, TABLES
-from server_process import ServerProcess
+from server_process import running
 
 SCRIPT = "tests/support/documents/public_names.py"
 WRITE = f"where the change is meant, say so in CHANGELOG.md and run {SCRIPT}"
@@ -44,12 +43,9 @@ def test_a_route_that_no_document_describes_is_public(monkeypatch):
 
 def test_metrics(bundle):
     """Dashboards and alarms are made of these names."""
-    server = ServerProcess(bundle, "--model-name", "tiny", "--workers", 2)
-    server.wait_until_ready()
-    server.post("/embed", {"inputs": ["a text"]})
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
-        text = answer.read().decode()
-    assert server.stop() == 0
+    with running(bundle, "--model-name", "tiny", "--workers", 2) as server:
+        server.post("/embed", {"inputs": ["a text"]})
+        text = server.get("/metrics")[1].decode()
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE mirror_rt")}
     found = {name for name in names if not name.endswith("_created")}
     expected = (LISTS / "metrics.txt").read_text(encoding="utf-8").splitlines()

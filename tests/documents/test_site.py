@@ -59,15 +59,6 @@ def test_the_first_page_in_a_browser(site, tmp_path):
         browser.close()
 
 
-def test_files_beside_the_documents_are_in_the_site_and_linked(site):
-    home = (site / "index.html").read_text("utf-8")
-    assert 'href="repository/ARCHITECTURE/"' in home
-    assert 'href="repository/#install"' in home
-    assert home.count('href="guides/command-line/"') >= 2  # in the menu and in the text
-    architecture = (site / "repository" / "ARCHITECTURE" / "index.html").read_text("utf-8")
-    assert 'href="../../decisions/"' in architecture
-
-
 def test_nothing_is_loaded_from_elsewhere(site):
     for page in site.rglob("*.html"):
         loaded = re.findall(

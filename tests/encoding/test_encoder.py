@@ -34,13 +34,6 @@ def test_shapes_dtype_and_unit_length(encoder):
     assert (encoder.dimension, encoder.max_length, encoder.mask_token) == (32, 128, "[MASK]")
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 7, 32])
-def test_alone_equals_in_any_batch(encoder, batch_size):
-    together = encoder.encode(TEXTS, batch_size=batch_size)
-    for text, vector in zip(TEXTS, together, strict=True):
-        np.testing.assert_array_equal(encoder.encode(text), vector)
-
-
 def test_unnormalised_vectors_point_the_same_way(encoder):
     plain = encoder.encode(TEXTS, normalize_embeddings=False).astype(float)
     norms = np.linalg.norm(plain, axis=1, keepdims=True)

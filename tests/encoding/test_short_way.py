@@ -93,9 +93,3 @@ def test_a_text_of_few_characters_and_many_tokens_is_reported_as_cut(bundle, cap
     assert "1 of 1 texts are longer than 128 tokens and were cut there" in caplog.text
     with pytest.raises(InvalidTextError, match="longer than 128 tokens"):
         encoder.encode(text, on_too_long="error")
-
-
-def test_what_the_scheduler_needs_is_no_member_of_an_encoder(encoder):
-    internal = {"run", "finish", "job", "plan", "pad_to", "run_cost",
-                "parallel_runs", "prepare_concurrent_runs"}  # fmt: skip
-    assert not internal & set(dir(encoder))

@@ -8,12 +8,11 @@ import subprocess
 import sys
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from mirror_rt import ClosedError, ConfigError, Encoder, InvalidTextError
+from mirror_rt import ConfigError, Encoder, InvalidTextError
 from mirror_rt.scheduling.tasks import scheduler_of
 from mirror_rt.tokens.windows import one_ahead, text_windows
 from rounding import NORM_ERROR
@@ -172,21 +171,6 @@ def test_memory_is_flat_over_a_stream(bundle, total, window):
     assert growth < 3 / 4 * total * vector / 2
 
 
-def test_threads_share_an_encoder_and_agree(encoder):
-    texts = [f"{TEXTS[i % 5]} {i}" for i in range(60)]
-    calls = [
-        lambda: encoder.encode(texts),
-        lambda: encoder.encode(texts, batch_size=2),
-        lambda: np.stack(list(encoder.encode_iter(texts, window=7))),
-        lambda: np.stack([encoder.encode(text) for text in texts]),
-        lambda: encoder.encode([*texts, None], errors="nan")[:-1],
-    ]
-    expected = encoder.encode(texts)
-    with ThreadPoolExecutor(len(calls)) as threads:
-        for found in threads.map(lambda call: [call() for _ in range(3)], calls):
-            np.testing.assert_array_equal(found, [expected] * 3)
-
-
 @pytest.fixture
 def held(bundle, monkeypatch):
     """An encoder that counts its batches, each of which waits until the test sets `go`."""
@@ -291,14 +275,6 @@ def test_the_scheduler_of_tasks_ends_with_its_encoder(bundle):
     for thread in own:
         thread.join(60)
         assert not thread.is_alive()
-
-
-def test_aencode_of_a_closed_encoder(bundle):
-    encoder = Encoder.load(bundle)
-    asyncio.run(encoder.aencode("a"))
-    encoder.close()
-    with pytest.raises(ClosedError, match=r"Encoder\.load"):
-        asyncio.run(encoder.aencode("a"))
 
 
 def test_a_cancelled_task_stops_its_work(held):

@@ -8,9 +8,8 @@ import pytest
 from sentence_transformers import CrossEncoder, SentenceTransformer
 
 from mirror_export import ExportConfig, export_bundle
-from mirror_rt import Encoder, ModelError, Reranker, compat
+from mirror_rt import Encoder, Reranker
 from rounding import RUN_ERROR, SCORE_ERROR
-from tiers import tiers
 from tiny_models import make_model
 
 TEXTS = ["a river", "the old town by the long river", "word " * 60]
@@ -36,10 +35,6 @@ def write(path, values):
     path.write_text(json.dumps(values))
 
 
-def change(path, **values):
-    write(path, json.loads(path.read_text()) | values)
-
-
 def export(folder, **options):
     options = {"parity_texts": TEXTS, "overwrite": True} | options
     export_bundle(ExportConfig(str(folder), folder.with_name("bundle"), **options))
@@ -48,36 +43,6 @@ def export(folder, **options):
 
 def error_of(vectors):
     return RUN_ERROR * np.linalg.norm(vectors, axis=1).max()
-
-
-@pytest.mark.parametrize("similarity", tiers(["dot", "euclidean", "manhattan"], fast=["euclidean"]))
-def test_a_sum_by_the_root_and_the_similarity_are_those_of_the_authors(folder, similarity):
-    mode = "mean_sqrt_len_tokens"
-    write(folder / "1_Pooling/config.json", {"embedding_dimension": 32, "pooling_mode": mode})
-    settings = {"prompts": {}, "similarity_fn_name": similarity}
-    write(folder / "config_sentence_transformers.json", settings)
-    theirs = SentenceTransformer(str(folder), device="cpu")
-    bundle, expected = export(folder), theirs.encode(TEXTS)
-    for engine in ("cpu", "auto"):
-        found = Encoder.load(bundle, providers=engine).encode(TEXTS)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=error_of(expected))
-    ours = compat.SentenceTransformer(bundle)
-    assert ours.similarity_fn_name == theirs.similarity_fn_name
-    np.testing.assert_allclose(
-        ours.similarity(expected, expected), theirs.similarity(expected, expected), rtol=1e-5
-    )
-
-
-@pytest.mark.full
-def test_the_module_s_limit_comes_before_the_tokenizer_s(folder):
-    change(folder / "tokenizer_config.json", model_max_length=10)
-    write(folder / "sentence_bert_config.json", {"max_seq_length": 40})
-    theirs = SentenceTransformer(str(folder), device="cpu")
-    with Encoder.load(export(folder)) as ours:
-        assert ours.max_length == theirs.max_seq_length == 40
-        expected = theirs.encode(TEXTS)
-        np.testing.assert_allclose(ours.encode(TEXTS), expected, atol=error_of(expected))
-    assert Encoder.load(export(folder, max_length="model")).max_length == 128
 
 
 @pytest.mark.full
@@ -94,23 +59,6 @@ def test_relative_and_rotated_positions_have_no_end(tiny_model, tmp_path, family
             assert ours.max_length == theirs.max_seq_length == 200
             found = ours.encode(texts)
         np.testing.assert_allclose(found, expected, rtol=0, atol=error_of(expected))
-
-
-@pytest.mark.full
-def test_long_texts_are_cut_on_the_declared_side(folder):
-    change(folder / "tokenizer_config.json", model_max_length=9, truncation_side="left")
-    prompts = {"prompts": {"query": "a question: "}, "default_prompt_name": "query"}
-    write(folder / "config_sentence_transformers.json", prompts)
-    theirs = SentenceTransformer(str(folder), device="cpu")
-    texts = ["the old river runs by a long town road", "road of the town " * 500 + "river"]
-    found, expected = Encoder.load(export(folder)).encode(texts), theirs.encode(texts)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=error_of(expected))
-
-
-def test_an_adapter_beside_its_base_model_is_refused(folder):
-    write(folder / "adapter_config.json", {"peft_type": "LORA"})
-    with pytest.raises(ModelError, match=r"adapter_config\.json declares an adapter: .*merge"):
-        export(folder)
 
 
 @pytest.mark.full

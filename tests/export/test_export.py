@@ -1,9 +1,11 @@
 import json
+import shutil
 
 import numpy as np
 import onnx
 import pytest
 
+from folder_contents import contents
 from mirror_export import ExportConfig, check_parity, export_bundle
 from mirror_export.parity import parity_texts
 from mirror_rt import (
@@ -127,8 +129,6 @@ def test_refusals(tiny_bert, tmp_path):
 
 
 def test_the_model_itself_is_never_replaced(tiny_bert, tmp_path):
-    import shutil
-
     model = shutil.copytree(tiny_bert, tmp_path / "m" / "model")
     for out in (model, model.parent):
         with pytest.raises(ConfigError, match="would replace the model"):
@@ -136,18 +136,14 @@ def test_the_model_itself_is_never_replaced(tiny_bert, tmp_path):
     assert (model / "model.safetensors").exists()
 
 
-def test_a_tuned_folder_that_was_changed_is_refused(tiny_bert, words_file, tmp_path):
-    recipe = load_recipe("word").replace(batch_size=50, epochs=1)
-    tuned = tune(
-        load_training_data(words_file),
-        TrainConfig(recipe=recipe, out=tmp_path / "t", model=str(tiny_bert)),
-    )
-    path = tuned.out / "model.safetensors"
+def test_a_tuned_folder_that_was_changed_is_refused(tuned, tmp_path):
+    changed = shutil.copytree(tuned, tmp_path / "tuned")
+    path = changed / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(BundleIntegrityError, match=r"model.safetensors has SHA-256"):
-        export_bundle(ExportConfig(str(tuned.out), tmp_path / "bundle"))
+        export_bundle(ExportConfig(str(changed), tmp_path / "bundle"))
 
 
 @pytest.mark.full
@@ -172,11 +168,8 @@ def test_an_export_can_be_repeated_byte_for_byte(tiny_bert, tmp_path, monkeypatc
     export_bundle(config)
     done = command("export", tiny_bert, "--out", tmp_path / "elsewhere" / "b", *options)
     assert done.returncode == 0, done.stderr
-    first, second = (
-        {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
-        for out in (tmp_path / "a", tmp_path / "elsewhere" / "b")
-    )
-    assert [str(name) for name in first if first[name] != second.get(name)] == []
+    first, second = contents(tmp_path / "a"), contents(tmp_path / "elsewhere" / "b")
+    assert [name for name in first if first[name] != second.get(name)] == []
     assert first.keys() == second.keys()
     assert Manifest.read(tmp_path / "a").created == "2026-01-01T00:00:00+00:00"
 

@@ -127,21 +127,6 @@ def test_the_model_is_left_as_it_was(family, tiny_model):
     torch.testing.assert_close(after, before, rtol=0, atol=error)
 
 
-@families
-def test_the_last_position_is_usable_and_the_next_is_not(family, tiny_model):
-    """The limit is that of the position table, not of a tokenizer file."""
-    pretrained = load_pretrained(tiny_model(family))
-    assert pretrained.max_length == 128
-    ids = torch.full((1, 128), 7)
-    hidden = pretrained.model(ids, attention_mask=torch.ones_like(ids)).last_hidden_state
-    assert torch.isfinite(hidden).all()
-    table = getattr(getattr(pretrained.model, "embeddings", None), "position_embeddings", None)
-    if table is not None:
-        longer = torch.full((1, 129), 7)
-        with pytest.raises((IndexError, RuntimeError)):
-            pretrained.model(longer, attention_mask=torch.ones_like(longer))
-
-
 def test_what_is_not_fused_is_said(tiny_model, caplog):
     _tell_of_missing_fusion(load_pretrained(tiny_model("roformer")), {})
     assert "no fusion is known for the family 'roformer'" in caplog.text

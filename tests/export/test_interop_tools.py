@@ -16,23 +16,12 @@ from sentence_transformers.sentence_transformer import modules as st
 from interop.environments import TOOLS
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import Encoder
-from mirror_train import TorchEncoder, TrainConfig, load_recipe, load_training_data, tune
+from mirror_train import TorchEncoder
 from rounding import OTHER_TOOLS, RUN_ERROR
 from tiers import tiers
 from tiny_models import SENTENCES
 
 TEXTS = [*SENTENCES, "word " * 40]
-
-
-@pytest.fixture(scope="session")
-def tuned(tiny_bert, words_file, tmp_path_factory):
-    out = tmp_path_factory.mktemp("tuned") / "tiny"
-    recipe = load_recipe("word").replace(batch_size=50, epochs=1)
-    tune(
-        load_training_data(words_file),
-        TrainConfig(recipe=recipe, out=out, model=str(tiny_bert), pooling="mean"),
-    )
-    return out
 
 
 @pytest.fixture(scope="session")

@@ -20,10 +20,10 @@ from sentence_transformers.sentence_transformer.modules import (
 from transformers import AutoModel, AutoTokenizer
 
 from json_files import change
-from mirror_rt import BundleError, ConfigError, Encoder, Manifest, Reranker
+from mirror_rt import BundleError, ConfigError, Encoder, Reranker
 from mirror_rt.bundle.families import FAMILIES
 from mirror_rt.bundle.identity import digest_of
-from rounding import NORM_ERROR, RUN_ERROR
+from rounding import RUN_ERROR
 from tiers import tiers
 from tiny_models import SENTENCES, TINY, UNFUSED
 
@@ -73,21 +73,6 @@ def test_bits_are_those_of_the_bundle(family, tiny_model, tiny_bundle):
     )
     with Encoder.load(folder, pooling=pooling) as encoder:
         np.testing.assert_allclose(encoder.encode(TEXTS), peer.encode(TEXTS), atol=RUN_ERROR)
-
-
-def test_a_table_names_the_numbers_of_the_checkpoint(tiny_bert, bundle):
-    table, weights = Manifest.read(bundle).native, load_file(tiny_bert / WEIGHTS)
-    data = (bundle / table.file).read_bytes()
-    for name, (offset, *shape) in table.tensors.items():
-        found = np.frombuffer(data, np.float32, np.prod(shape), offset).reshape(shape)
-        parts = name.removesuffix(".bias").split("+")
-        if not name.endswith((".bias", ".weight")):
-            expected = [weights[f"{part}.weight"].T for part in parts]
-        else:
-            expected = [weights[f"{part}.bias" if "+" in name else name] for part in parts]
-        np.testing.assert_array_equal(found, np.concatenate(expected, axis=-1))
-    heads = [name for name in weights if "pooler" in name or "position_ids" in name]
-    assert len(table.tensors) == len(weights) - len(heads) - 2 * 4  # two layers, each with 4 fewer
 
 
 @pytest.mark.parametrize("family", tiers(HEADED, fast=("bert", "modernbert")))
@@ -277,25 +262,6 @@ def test_options_that_need_a_graph_are_refused(tiny_bert):
         encode(tiny_bert, cuda_graphs=True)
 
 
-MODES = ("cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("mode", [*MODES, ("cls", "mean")], ids=str)
-def test_every_pooling(mode, normalize, tiny_bert, tmp_path):
-    modules = [Transformer(str(tiny_bert)), Pooling(32, mode), *([Normalize()] * normalize)]
-    peer = SentenceTransformer(modules=modules, similarity_fn_name="dot")
-    peer.save(str(tmp_path / "saved"))
-    expected = peer.encode(TEXTS)
-    with Encoder.load(tmp_path / "saved") as encoder:
-        found = encoder.encode(TEXTS)
-        largest = np.abs(expected).max()
-        np.testing.assert_allclose(
-            found, expected, atol=RUN_ERROR * max(1, np.linalg.norm(expected, axis=1).max())
-        )
-        np.testing.assert_allclose(encoder.encode(TEXTS[0]), found[0], atol=NORM_ERROR * largest)
-
-
 LAYERS = {
     "a cut": (32, lambda: [Normalize()]),
     "a layer": (32, lambda: [Dense(32, 24, activation_function=torch.nn.GELU())]),
@@ -446,30 +412,6 @@ def test_numpy_and_tokenizers_are_enough(tiny_bert, tiny_cross_encoder, command_
     assert out.startswith("(40, 32) (1,) the native engine takes weights in safetensors")
 
 
-def test_commands_and_compat(tiny_bert, tiny_cross_encoder, tmp_path, cli, start_server):
-    from mirror_rt import compat
-
-    peer = SentenceTransformer(modules=[Transformer(str(tiny_bert)), Pooling(32, "mean")])
-    folder = tmp_path / "saved"
-    peer.save(str(folder))
-    with Encoder.load(folder) as encoder:
-        expected = encoder.encode(["a river", "the town"])
-        assert encoder.load_options["variant"] is None
-    ours = compat.SentenceTransformer(str(folder), device="cpu")
-    np.testing.assert_array_equal(ours.encode(["a river", "the town"]), expected)
-    scores = compat.CrossEncoder(str(tiny_cross_encoder("bert"))).predict([("a", "b")])
-    assert scores.shape == (1,)
-    texts = tmp_path / "texts.txt"
-    texts.write_text("a river\nthe town\n")
-    assert (
-        cli("encode", "--model", folder, "--input", texts, "--output", tmp_path / "v.npy").code == 0
-    )
-    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), expected)
-    assert cli("doctor", "--model", folder).code == 0
-    shown = cli("info", tiny_cross_encoder("bert")).out
-    assert "of pairs: 1" in shown
-
-
 @pytest.mark.parametrize("family", tiers(["albert", "modernbert"], fast=["modernbert"]))
 def test_any_value_of_config_is_followed_or_refused(family, tiny_cross_encoder, tmp_path):
     """Each value is replaced by others of any type: no other error than ours, and no crash."""
@@ -496,17 +438,6 @@ def test_damaged_weights_are_refused(seed, tiny_bert, tmp_path):
         (tmp_path / WEIGHTS).write_bytes(damaged)
         with contextlib.suppress(BundleError):
             encode(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def tuned(tiny_bert, words_file, tmp_path_factory):
-    from mirror_train import TrainConfig, load_recipe, load_training_data, tune
-
-    out = tmp_path_factory.mktemp("checkpoints") / "tuned"
-    recipe = load_recipe("word").replace(batch_size=50, epochs=1)
-    data = load_training_data(words_file)
-    tune(data, TrainConfig(recipe=recipe, out=out, model=str(tiny_bert), pooling="mean"))
-    return out
 
 
 def test_a_tuned_folder_runs_at_once(tuned, tmp_path, cli):

@@ -22,13 +22,6 @@ ENDS = ["the river", "a", "the old town hall by the river " * 3, "word", "river 
 TEXTS = ["the " * i + end for i in range(8) for end in ENDS]  # equal texts would run once
 
 
-@pytest.fixture
-def cards(monkeypatch):
-    """Let the CPU be three cards."""
-    monkeypatch.setattr("mirror_rt.inference.devices._ON_CARDS", {CPU, CUDA})
-    monkeypatch.setattr("mirror_rt.inference.devices.nvidia_cards", lambda: 3)
-
-
 @pytest.fixture(scope="module")
 def expected(bundle):
     return Encoder.load(bundle).encode(TEXTS)

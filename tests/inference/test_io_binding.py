@@ -8,17 +8,9 @@ import pytest
 
 from mirror_rt import BundleError, Encoder, Scheduler
 from mirror_rt.inference import io_binding as binding_module
-from mirror_rt.inference.providers import CPU, CUDA
 from rounding import NORM_ERROR, RUN_ERROR
 
 TEXTS = ["the river", "a", "the old town hall by the river " * 3, "word", "river " * 100] * 8
-
-
-@pytest.fixture
-def cards(monkeypatch):
-    """Let the CPU be a card of three."""
-    monkeypatch.setattr("mirror_rt.inference.devices._ON_CARDS", {CPU, CUDA})
-    monkeypatch.setattr("mirror_rt.inference.devices.nvidia_cards", lambda: 3)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """`providers="native"`: the vectors of onnxruntime, without it and without padding."""
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -38,16 +36,6 @@ def test_every_family_gives_what_onnxruntime_gives(tiny_bundle, family, texts):
 
 
 @pytest.mark.full
-def test_the_largest_of_each_number(tiny_bert, tmp_path, texts):
-    from mirror_export import ExportConfig, export_bundle
-
-    export_bundle(ExportConfig(str(tiny_bert), tmp_path / "max", pooling="max"))
-    encoder, exact = (Encoder.load(tmp_path / "max", providers=name) for name in ("auto", "cpu"))
-    assert encoder.providers == ["native"]
-    np.testing.assert_allclose(encoder.encode(texts), exact.encode(texts), atol=RUN_ERROR)
-
-
-@pytest.mark.full
 def test_lists_of_ids_of_every_length(tiny_bundle):
     folder, generator = tiny_bundle("roberta"), np.random.default_rng(5)
     rows = [generator.integers(0, 900, n).tolist() for n in range(1, 129)]  # paddings among them
@@ -66,23 +54,6 @@ def test_token_vectors(bundle, texts):
     found = Encoder.load(bundle, providers="native").encode_tokens(texts)
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=RUN_ERROR * 32**0.5)
-
-
-def test_threads_share_an_encoder(bundle, texts):
-    encoder = Encoder.load(bundle, providers="native", variant="int8", threads=2)
-    expected, wrong = encoder.encode(texts), []
-
-    def work(seed):
-        for i in np.random.default_rng(seed).permutation(len(texts)).tolist():
-            if not np.array_equal(encoder.encode(texts[i]), expected[i]):
-                wrong.append(i)
-
-    callers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert not wrong
 
 
 @pytest.mark.full
@@ -129,19 +100,3 @@ def test_damaged_graphs_are_refused(bundle_copy):
             Encoder.load(bundle_copy, providers="native", verify=False).encode("a river")
         except BundleError:
             continue
-
-
-def test_commands_take_it(cli, bundle, tmp_path):
-    texts, vectors = tmp_path / "texts.txt", tmp_path / "vectors.npy"
-    texts.write_text("a river\nthe town\n" * 8, encoding="utf-8")
-    options = ("--providers", "native", "--variant", "bf16")
-    assert (
-        cli("encode", "--model", bundle, "--input", texts, "--output", vectors, *options).code == 0
-    )
-    encoder = Encoder.load(bundle, providers="native", variant="bf16")
-    assert np.array_equal(np.load(vectors), encoder.encode(["a river", "the town"] * 8))
-    assert cli("doctor", "--model", bundle, *options).code == 0
-    figures = tmp_path / "figures.json"
-    done = cli("benchmark", bundle, "--texts", texts, "--seconds", "1", "--json", figures, *options)
-    assert done.code == 0
-    assert '"variant": "bf16"' in figures.read_text()

@@ -2,13 +2,15 @@
 
 import contextlib
 import json
-import shutil
+from functools import partial
 
 import numpy as np
 import onnx
 import pytest
 from onnxruntime.quantization import quantize_dynamic
 
+import onnx_folders
+from folder_contents import contents
 from json_files import change
 from mirror_rt import BundleError, ConfigError, Encoder
 from mirror_rt.bundle.onnx_files import describe_bundle
@@ -16,30 +18,12 @@ from mirror_rt.inference.pooling import pool
 from rounding import RUN_ERROR, of_sums
 
 TEXTS = ["a river", "the old town by the long river", "word " * 60]
-DESCRIPTIONS = ("tokenizer.json", "tokenizer_config.json", "config.json", "special_tokens_map.json")
-MODULES = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json",
-           "config_sentence_transformers.json")  # fmt: skip
 
 
 @pytest.fixture
 def publish(bundle, tmp_path):
     """Write the files of an encoder in the layout of a publisher, and return their folder."""
-
-    def write(graph="onnx/model.onnx", *, modules=True, outputs=("last_hidden_state",)):
-        folder = tmp_path / "published"
-        shutil.rmtree(folder, ignore_errors=True)
-        for name in (*DESCRIPTIONS, *(MODULES if modules else ())):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(bundle / name, folder / name)
-        model = onnx.load(bundle / "onnx/model.onnx")
-        kept = [node for node in model.graph.output if node.name in outputs]
-        del model.graph.output[:]
-        model.graph.output.extend(kept)
-        (folder / graph).parent.mkdir(exist_ok=True)
-        onnx.save(model, folder / graph)
-        return folder
-
-    return write
+    return partial(onnx_folders.publish, bundle, tmp_path / "published")
 
 
 def check(folder, bundle, **options):
@@ -74,10 +58,6 @@ def test_as_transformers_js_publishes(publish, bundle):
         assert check(folder, bundle, pooling="mean", variant=variant).variant.precision == "int8"
 
 
-def test_a_graph_that_pools_is_taken_as_it_is(publish, bundle):
-    check(publish(outputs=("sentence_embedding",)), bundle)
-
-
 def test_what_is_declared_decides(publish, bundle):
     folder = publish()
     modules = json.loads((folder / "modules.json").read_text())
@@ -99,29 +79,12 @@ def test_what_is_declared_decides(publish, bundle):
 def test_from_a_hub(publish, bundle, hub):
     for graph in ("onnx/model.onnx", "model.onnx"):
         folder = publish(graph)
-        files = {path.relative_to(folder).as_posix(): path.read_bytes()
-                 for path in folder.rglob("*") if path.is_file()}  # fmt: skip
+        files = contents(folder)
         name = f"owner/{graph.count('/')}"
         hub.add(name, files | {"pytorch_model.bin": b"not needed"})
         check(name, bundle)
         assert not [line for line in hub.requests if "pytorch_model.bin" in line]
         check(name, bundle, offline=True)
-
-
-def test_commands_take_the_folder(publish, bundle, cli, tmp_path):
-    folder = publish("model.onnx", modules=False)
-    (tmp_path / "texts.txt").write_text("a river\nthe town\n")
-    line = ["encode", "--model", folder, "--input", tmp_path / "texts.txt", "--pooling", "mean",
-            "--output", tmp_path / "vectors.npy"]  # fmt: skip
-    assert cli(*line).code == 0
-    np.testing.assert_allclose(
-        np.load(tmp_path / "vectors.npy"),
-        Encoder.load(bundle).encode(["a river", "the town"]),
-        atol=RUN_ERROR,
-    )
-    done = cli("evaluate", "geometry", "--model", folder, "--pooling", "mean", "--texts",
-               tmp_path / "texts.txt")  # fmt: skip
-    assert done.code == 0, done.err
 
 
 def in_a_branch(path):
@@ -203,9 +166,7 @@ def test_other_graphs_and_modules_are_refused(publish):
         Encoder.load(folder)
 
 
-@pytest.mark.parametrize(
-    "file", [*DESCRIPTIONS[:3], *MODULES[:3], "config_sentence_transformers.json"]
-)
+@pytest.mark.parametrize("file", [*onnx_folders.DESCRIPTIONS, *onnx_folders.MODULES])
 def test_any_json_is_refused_or_ignored(publish, file):
     """Each value of a file is replaced by others of any type."""
     folder = publish()

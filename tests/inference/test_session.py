@@ -69,13 +69,6 @@ def test_no_spinning_under_a_quota(onnxruntime, quota):
     assert spinning(LoadOptions(spinning="always").session_options(onnxruntime))
 
 
-@pytest.mark.parametrize("how", ["off", "run", "always"])
-def test_spinning_changes_no_vector(bundle, how):
-    expected = Encoder.load(bundle).encode(TEXTS)
-    found = Encoder.load(bundle, spinning=how, threads=2).encode(TEXTS)
-    np.testing.assert_allclose(found, expected, atol=NORM_ERROR)
-
-
 class Held:
     """A session that says when it runs, and waits."""
 

@@ -5,17 +5,15 @@ import gzip
 import io
 import json
 
-import numpy as np
 import pyarrow.parquet
 import pytest
 
 from mirror_rt import ConfigError, DataError
-from mirror_rt.bulk import BulkConfig, DatasetConfig, encode_dataset, encode_file
+from mirror_rt.bulk import DatasetConfig, encode_dataset
 from mirror_rt.bulk.reading import find_blocks, iter_records, read_block
 from mirror_rt.cli.rows import read_rows
 from mirror_rt.io.rows import FORMATS, METADATA, read_table, read_texts, row_format
 from mirror_rt.io.storage import Folder
-from tests.support.tiers import tiers
 
 ROWS = [
     {"body": "the river runs", "id": "1"},
@@ -121,18 +119,6 @@ def test_json_lines_that_are_called_json(tmp_path):
 def test_parquet_that_is_packed_again_is_refused(tmp_path):
     with pytest.raises(DataError, match="gunzip"):
         row_format(tmp_path / "rows.parquet.GZ")
-
-
-@pytest.mark.parametrize("name", tiers(NAMES, fast=("rows.tsv", "rows.jsonl.gz")))
-def test_vectors_do_not_depend_on_the_format(bundle, tmp_path, name):
-    def vectors(path):
-        encode_file(
-            BulkConfig(str(bundle), str(path), str(tmp_path / "v.npy"), "body", overwrite=True)
-        )
-        return np.load(tmp_path / "v.npy")
-
-    expected = vectors(write(tmp_path / "reference.csv"))
-    np.testing.assert_array_equal(vectors(write(tmp_path / name)), expected)
 
 
 def test_a_folder_of_every_format_gives_all_rows(bundle, tmp_path):

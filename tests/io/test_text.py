@@ -3,7 +3,7 @@ import io
 import numpy as np
 import pytest
 
-from mirror_rt import ConfigError, DataError, OutputExistsError
+from mirror_rt import DataError
 from mirror_rt.io.rows import read_table
 from mirror_rt.io.text import iter_lines, numbered_csv, numbered_objects
 from mirror_rt.io.vectors import open_sink
@@ -105,17 +105,6 @@ def test_jsonl_is_exact_and_nan_is_null(tmp_path, rng):
     assert records.pop(3)["embedding"] is None
     got = np.array([record["embedding"] for record in records], dtype=np.float32)
     np.testing.assert_array_equal(got, np.delete(vectors, 3, axis=0))
-
-
-def test_sink_refusals(tmp_path):
-    with (
-        pytest.raises(ConfigError, match=r"expected a name in .npy, .jsonl"),
-        open_sink(str(tmp_path / "v.csv"), overwrite=False),
-    ):
-        pass
-    (tmp_path / "v.npy").touch()
-    with pytest.raises(OutputExistsError), open_sink(str(tmp_path / "v.npy"), overwrite=False):
-        pass
 
 
 def test_stdin(monkeypatch):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from command_errors import one_line_error
+from json_files import change
 from mirror_rt import BundleError, ClosedError, ConfigError, Encoder, InvalidTextError, LanguagePack
 from mirror_rt.bundle.pack_index import PackedBundle, PackIndex
 from mirror_rt.encoding.batch_encoder import BatchEncoder
@@ -31,9 +32,8 @@ def make_pack(folder, bundle, tags):
     for name, tag in tags.items():
         shutil.copytree(bundle, folder / name)
         path = folder / name / "mirror.json"
-        values = json.loads(path.read_text())
-        changes = {"language": tag, "prompts": {"own": f"{name} "}, "default_prompt_name": "own"}
-        path.write_text(json.dumps(values | changes))
+        prompts = {"own": f"{name} "}
+        change(path, language=tag, prompts=prompts, default_prompt_name="own")
     entries = {name: PackedBundle.describe(folder, name, {}) for name in tags}
     PackIndex(entries, default=next(iter(tags))).write(folder)
     return folder

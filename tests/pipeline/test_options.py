@@ -12,7 +12,6 @@ import pytest
 
 from given_options import GIVEN
 from mirror_rt import ConfigError, Encoder, LanguagePack, Scheduler
-from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.pipeline.pipeline import Pipeline
@@ -60,26 +59,6 @@ def test_what_loads_the_same_again_names_every_option(bundle):
     with Encoder.load(bundle, threads=2, spinning="off") as encoder:
         assert list(encoder.load_options) == LOAD_FIELDS
         assert LoadOptions(**encoder.load_options) == encoder.options
-
-
-def test_the_signature_of_encode_is_that_of_the_fields():
-    """Spelled out, so that help() and editors show it; the order is the documented one."""
-    parameters = inspect.signature(BatchEncoder.encode).parameters
-    assert list(parameters)[:6] == [
-        "self",
-        "inputs",
-        "batch_size",
-        "normalize_embeddings",
-        "show_progress_bar",
-        "truncate_dim",
-    ]
-    named = {name: p for name, p in parameters.items() if name in ENCODE_FIELDS}
-    assert set(parameters) - set(named) == {"self", "inputs", "show_progress_bar", "unknown"}
-    assert list(named) == ENCODE_FIELDS
-    hints = typing.get_type_hints(BatchEncoder.encode)
-    for field in fields(EncodeOptions):
-        assert named[field.name].default == field.default
-        assert hints[field.name] == typing.get_type_hints(EncodeOptions)[field.name]
 
 
 @pytest.fixture(scope="module")
@@ -133,11 +112,6 @@ def test_a_scheduler_passes_every_option_but_one(scheduler, plan_refused, method
         drained(call(["a"], **options))
     (given,) = asked.value.args
     assert all(given[name] is value for name, value in options.items())
-
-
-def test_a_pack_of_bundles_passes_every_option_of_encode():
-    for method in (LanguagePack.encode, LanguagePack.encode_with_info):
-        assert typing.get_type_hints(method)["options"] == typing.Unpack[EncodeKeywords]
 
 
 def test_plans_of_equal_values_of_other_types_are_not_mixed_up(encoder):

@@ -1,10 +1,9 @@
 """Prompts: what is put before a text, and which one."""
 
-import json
-
 import numpy as np
 import pytest
 
+from json_files import change
 from mirror_rt import ConfigError, Encoder
 from mirror_rt.pipeline.prompts import Prompts
 
@@ -15,9 +14,7 @@ PROMPTS = {"query": "the question ", "passage": "the old town ", "code": "word "
 def load(bundle_copy):
     def load(prompts=PROMPTS, default=None):
         path = bundle_copy / "mirror.json"
-        values = json.loads(path.read_text("utf-8"))
-        values |= {"prompts": prompts, "default_prompt_name": default}
-        path.write_text(json.dumps(values))
+        change(path, prompts=prompts, default_prompt_name=default)
         return Encoder.load(bundle_copy, providers="native")  # equal bits in any batch
 
     return load

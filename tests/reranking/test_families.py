@@ -10,6 +10,7 @@ from onnxruntime import InferenceSession
 from sentence_transformers import CrossEncoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from json_files import change
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import Encoder, Manifest, ModelError, Reranker
 from mirror_rt.bundle.families import FAMILIES
@@ -88,9 +89,7 @@ def test_graphs_of_others_that_give_logits(
     with Reranker.load(folder, threads=1) as reranker:
         assert (reranker.labels, reranker.activation) == (("LABEL_0",), "sigmoid")
         np.testing.assert_allclose(reranker.predict(pairs), expected, atol=SCORE_ERROR)
-    values = json.loads((folder / "config.json").read_text())
-    named = values | {"id2label": {"0": "no", "1": "yes"}}
-    (folder / "config.json").write_text(json.dumps(named))
+    change(folder / "config.json", id2label={"0": "no", "1": "yes"})
     with pytest.raises(BundleError, match=r"gives 1 logits, config.json names 2 labels"):
         Reranker.load(folder)
     shutil.copy(tiny_bundle("bert") / "onnx" / "model.onnx", graph)
@@ -102,12 +101,8 @@ def test_graphs_of_others_that_give_logits(
 def test_the_last_token_must_not_be_that_of_padding(tiny_cross_encoder, tmp_path):
     """transformers looks for the last one that is not."""
     folder = shutil.copytree(tiny_cross_encoder("qwen3"), tmp_path / "model")
-    for name, change in (
-        ("config.json", {"pad_token_id": 3}),
-        ("tokenizer_config.json", {"pad_token": "[SEP]"}),
-    ):
-        values = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps(values | change))
+    change(folder / "config.json", pad_token_id=3)
+    change(folder / "tokenizer_config.json", pad_token="[SEP]")
     with pytest.raises(BundleError, match=r"model scores the last .* padding behind every pair"):
         Reranker.load(folder)
     with pytest.raises(ModelError, match="puts the token of padding behind every pair"):
@@ -153,13 +148,12 @@ def test_the_declared_activation(declared, tiny_cross_encoder, tmp_path, pairs):
         peer.save_pretrained(str(folder))
     else:
         shutil.copytree(tiny_cross_encoder("bert"), folder)
-        values = json.loads((folder / "config.json").read_text())
         path = f"torch.nn.modules.activation.{name}"
         key = "sbert_ce_default_activation_function"
-        values |= {key: path} if form == "old" else {
+        values = {key: path} if form == "old" else {
             "sentence_transformers": {"activation_fn": path, "version": "5.0.0"}
         }  # fmt: skip
-        (folder / "config.json").write_text(json.dumps(values))
+        change(folder / "config.json", **values)
     export_bundle(ExportConfig(str(folder), tmp_path / "bundle"))
     reranker = Reranker.load(tmp_path / "bundle", threads=1)
     assert reranker.activation == name.lower()
@@ -171,9 +165,7 @@ def test_what_cannot_be_exported(tiny_cross_encoder, tiny_bert, tmp_path, words)
         return export_bundle(ExportConfig(str(folder), tmp_path / "bundle", **options))
 
     headless = shutil.copytree(tiny_bert, tmp_path / "headless")
-    values = json.loads((headless / "config.json").read_text())
-    values["architectures"] = ["BertForSequenceClassification"]
-    (headless / "config.json").write_text(json.dumps(values))
+    change(headless / "config.json", architectures=["BertForSequenceClassification"])
     with pytest.raises(ModelError, match=r"the weights lack bert|the weights lack classifier"):
         export(headless)
     with pytest.raises(ModelError, match="the head of its family is not known"):

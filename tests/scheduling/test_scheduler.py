@@ -322,26 +322,6 @@ def test_a_task_waits_without_blocking_the_event_loop(encoder, text, aside):
     assert (threading.main_thread() not in encoder.pipeline.tokenizer.threads) == aside
 
 
-def test_a_cancelled_task_takes_its_texts_back(encoder, scheduler, busy):
-    async def main():
-        task = asyncio.create_task(scheduler.aencode("abc"))
-        while scheduler.statistics().requests < 2:
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
-    assert scheduler.statistics().waiting_texts == 0
-    assert scheduler.statistics().cancelled == 1
-
-
-def test_a_task_gives_up_at_its_deadline(encoder, scheduler, busy):
-    with pytest.raises(DeadlineError, match=r"no vector within 0.05 s"):
-        asyncio.run(scheduler.aencode("abc", timeout=0.05))
-    assert scheduler.statistics().waiting_texts == 0
-
-
 def test_tasks_get_the_errors_of_threads(encoder, scheduler, busy):
     with pytest.raises(InvalidTextError, match="item 0: the string is empty"):
         asyncio.run(scheduler.aencode([""]))
@@ -404,35 +384,6 @@ def test_64_callers_get_the_vectors_of_the_offline_path(bundle, words, kind):
             results = asyncio.run(main())
         assert scheduler.statistics().texts == 64
     np.testing.assert_allclose(np.array(results), expected, atol=ANY_BATCH)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"normalize_embeddings": False},
-        {"truncate_dim": 8},
-        {"on_too_long": "chunk"},
-        {"precision": "uint8", "truncate_dim": 16},
-        {"prompt": "river: ", "normalize_embeddings": False, "truncate_dim": 8},
-    ],
-    ids=lambda options: ",".join(options),
-)
-def test_every_option_means_what_it_means_offline(bundle, options):
-    encoder = Encoder.load(bundle)
-    texts = ["the river", "the old town " * 70, "a", "word"]
-    with Scheduler(encoder) as scheduler:
-        found = scheduler.encode_with_info(texts, **options)
-    expected = encoder.encode_with_info(texts, **options)
-    # A code may differ by one where a component lies between two.
-    is_code = found.embeddings.dtype == np.uint8
-    tolerance = 1 if is_code else ANY_BATCH * max(1, np.abs(expected.embeddings).max())
-    assert found.embeddings.dtype == expected.embeddings.dtype
-    np.testing.assert_allclose(
-        found.embeddings.astype(float), expected.embeddings.astype(float), atol=tolerance
-    )
-    np.testing.assert_array_equal(found.token_counts, expected.token_counts)
-    np.testing.assert_array_equal(found.chunks, expected.chunks)
-    np.testing.assert_array_equal(found.truncated, expected.truncated)
 
 
 def test_a_run_that_is_done_before_its_call_is_accepted(encoder, monkeypatch):

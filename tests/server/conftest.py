@@ -11,7 +11,7 @@ from mirror_rt.cli.parsing.parser import Parser
 from mirror_rt.cli.serve import Serve
 from mirror_rt.server import Models, NamedEncoder, ServerConfig, create_app
 from mirror_rt.server.http.operations import MODEL_NAME
-from server_process import ServerProcess
+from server_process import running
 
 KEY = "sk-of-the-tests"
 
@@ -20,19 +20,6 @@ KEY = "sk-of-the-tests"
 def encoder(bundle):
     with Encoder.load(bundle, threads=1) as encoder:
         yield encoder
-
-
-@contextlib.contextmanager
-def running(*arguments, **environment):
-    """A server in a process of its own, which must end well, and log no traceback and no key."""
-    server = ServerProcess(*arguments, **environment)
-    try:
-        server.wait_until_ready()
-        yield server
-    finally:
-        code = server.stop()
-    assert code == 0, server.lines
-    assert not [line for line in server.lines if "Traceback" in line or KEY in line]
 
 
 @pytest.fixture(scope="session")

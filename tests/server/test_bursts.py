@@ -11,7 +11,7 @@ import os
 
 import pytest
 
-from server_process import ServerProcess
+from server_process import running
 
 pytestmark = pytest.mark.full
 WHOLE = "MIRROR_RT_BURSTS" in os.environ
@@ -20,10 +20,8 @@ BURSTS = [(30, 256), (120, 64), (500, 1)] if WHOLE else [(8, 256), (20, 64), (60
 
 @pytest.fixture(scope="module")
 def server(bundle):
-    server = ServerProcess(bundle, "--max-wait", 0.5)
-    server.wait_until_ready()
-    yield server
-    assert server.stop() == 0
+    with running(bundle, "--max-wait", 0.5) as server:
+        yield server
 
 
 @pytest.mark.parametrize(("requests", "texts"), BURSTS)

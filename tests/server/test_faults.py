@@ -11,29 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from server_process import ServerProcess, read_all, until
+from server_process import read_all, running, until
 
 pytestmark = pytest.mark.full
 BODY = {"inputs": "some words of a text"}
 
 
-@contextlib.contextmanager
-def serving(*arguments, **options):
-    """A server that must end well."""
-    server = ServerProcess(*arguments, **options)
-    try:
-        server.wait_until_ready()
-        yield server
-        assert server.stop() == 0, server.lines
-    finally:
-        server.stop(signal.SIGKILL)
-    assert not [line for line in server.lines if "Traceback" in line]
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_the_disk_of_the_log_is_full(bundle):
     """It serves as before, says nothing of what it cannot write, and stops with 0."""
-    with serving(bundle, log_to="/dev/full") as server:
+    with running(bundle, log_to="/dev/full") as server:
         assert {server.post("/embed", BODY)[0] for _ in range(50)} == {200}
         assert server.post("/embed", b"{")[0] == 400
         server.process.send_signal(signal.SIGHUP)
@@ -53,7 +40,7 @@ def test_the_clock_jumps(bundle, tmp_path):
     """Limits of time are by a clock that does not; the log says what the clock on the wall does."""
     (tmp_path / "sitecustomize.py").write_text(CLOCK)
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    with serving(bundle, "--body-timeout", 1, "--reload-interval", 0.2, PYTHONPATH=path) as server:
+    with running(bundle, "--body-timeout", 1, "--reload-interval", 0.2, PYTHONPATH=path) as server:
         with contextlib.closing(server.connect()) as connection:  # kept alive all the time
             for _ in range(50):
                 connection.request("POST", "/embed", json.dumps(BODY), {"X-Request-Timeout": "20"})
@@ -74,7 +61,7 @@ def test_the_clock_jumps(bundle, tmp_path):
 def test_files_are_replaced_and_removed(bundle_copy, tmp_path):
     """What is loaded serves on; a worker that dies meanwhile comes back when the files do."""
     away = shutil.copytree(bundle_copy, tmp_path / "away")
-    with serving(bundle_copy, "--workers", 2) as server:
+    with running(bundle_copy, "--workers", 2) as server:
         expected = server.post("/embed", BODY)[1]
 
         def serves():

@@ -14,12 +14,12 @@ import uvicorn
 
 from asgi_calls import HeldEncoder
 from http_corpus import Case, all_cases
-from http_corpus.messages import BODY, HIDDEN, KEY, get, post, served
+from http_corpus.messages import BODY, KEY, get, post, served
 from http_corpus.wire import Answer, play
 from mirror_rt.server import Models, NamedEncoder, ServerConfig, create_app
 from mirror_rt.server.config import ListenConfig
 from mirror_rt.server.process.uvicorn_server import _uvicorn_config
-from server_process import ServerProcess, until
+from server_process import running, until
 
 CASES = all_cases()
 SECTIONS = collections.defaultdict(list)
@@ -32,14 +32,10 @@ for case in CASES:
 
 @pytest.fixture(scope="module")
 def server(bundle):
-    server = ServerProcess(
-        bundle, "--header-timeout", 1, "--body-timeout", 1, "--keep-alive", 5,
-        "--max-body-bytes", 1_000_000, "--max-wait", 60, MIRROR_RT_SERVE_API_KEYS=KEY,
-    )  # fmt: skip
-    server.wait_until_ready()
-    yield server
-    assert server.stop() == 0
-    assert not [line for line in server.lines if "Traceback" in line or KEY in line]
+    limits = ("--header-timeout", 1, "--body-timeout", 1, "--keep-alive", 5, "--max-wait", 60,
+              "--max-body-bytes", 1_000_000)  # fmt: skip
+    with running(bundle, *limits, MIRROR_RT_SERVE_API_KEYS=KEY) as server:
+        yield server
 
 
 class Neighbour(threading.Thread):
@@ -133,10 +129,6 @@ def test_every_request_has_one_answer(section, played, vector):
     assert not wrong, f"{len(wrong)} of {len(SECTIONS[section])}\n" + "\n".join(wrong)
 
 
-def test_the_corpus_is_large():
-    assert len(CASES) >= 300
-
-
 @pytest.mark.full
 def test_a_neighbour_is_served_meanwhile(played, vector):
     """While each case for which the server waits as long as it does for any: a second and more."""
@@ -146,40 +138,6 @@ def test_a_neighbour_is_served_meanwhile(played, vector):
     assert waited_for
     for began, ended in waited_for:
         assert any(began < moment < ended for moment in neighbour.moments), (began, ended)
-
-
-@pytest.mark.full
-def test_the_body_of_an_offer_is_no_request(server):
-    """As it was found: https://github.com/Kludex/uvicorn/issues/2722, in httptools' issue 124.
-
-    The head asks for another protocol, and the body comes in a packet of its own.
-    """
-    for protocol in (b"h2c", b"websocket", b"anything"):
-        head = post(b"Connection: Upgrade", b"Upgrade: " + protocol, body=HIDDEN)
-        cut = len(head) - len(HIDDEN)
-        case = Case("9110 7.8 as found", (head[:cut], 0.1, head[cut:]), (400,))
-        answers = play(case, server.port)
-        assert [answer.status for answer in answers] == [400, 200]
-        assert b"JSON" in answers[0].body  # it was read, and is no JSON
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "path", ["/", "/embed", "/embed_all", "/tokenize", "/similarity", "/v1/embeddings"]
-)
-def test_an_offer_is_ignored_on_every_path(path, server):
-    """The answer is that to the same request without the offer."""
-    texts = {
-        "/similarity": {"inputs": {"source_sentence": "word", "sentences": ["a", "b"]}},
-        "/v1/embeddings": {"input": "word"},
-    }
-    body = json.dumps(texts.get(path, {"inputs": "word"})).encode()
-    plain = play(served("5 plain", post(path=path.encode(), body=body)), server.port)
-    for protocol in (b"h2c", b"websocket", b"anything"):
-        offer = post(b"Connection: Upgrade", b"Upgrade: " + protocol, path=path.encode(), body=body)
-        cut = len(offer) - len(body)
-        answers = play(Case("offer", (offer[:cut], 0.05, offer[cut:]), (200,)), server.port)
-        assert [(a.status, a.body) for a in answers] == [(a.status, a.body) for a in plain]
 
 
 @contextlib.contextmanager

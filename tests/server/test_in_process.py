@@ -15,7 +15,6 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from asgi_calls import Call, HeldEncoder, run, started
-from mirror_rt import InvalidTextError, Scheduler
 from mirror_rt.scheduling import BatchReport
 from mirror_rt.scheduling.admission import Pace
 from mirror_rt.server import Models, NamedEncoder, create_app
@@ -379,19 +378,6 @@ def test_names_of_codings_ignore_case(make):
             assert (await call.answer())[0] == expected
 
     run(main(make()))
-
-
-def test_the_scheduler_takes_token_ids(encoder):
-    ids = encoder.tokenize(["the river", "a"])
-    with Scheduler(encoder) as scheduler:
-        np.testing.assert_allclose(
-            scheduler.encode(ids), encoder.encode(["the river", "a"]), atol=ANY_BATCH
-        )
-        for bad, why in [([[]], "no tokens"), ([[1, -1]], "not all in 0"), ([[10**6]], "not all"),
-                         ([[1] * 129], "the model takes 128"), ([["a"]], "token ids"),
-                         ([[1], "a"], "expected a list")]:  # fmt: skip
-            with pytest.raises(InvalidTextError, match=why):
-                scheduler.encode(bad)
 
 
 def test_what_the_cache_has_is_answered_without_a_run(bundle, tmp_path, application):

@@ -14,7 +14,7 @@ import pytest
 
 from mirror_rt.vectors.search import cosine_similarity
 from rounding import ANY_BATCH, RUN_ERROR
-from server_process import ServerProcess, make_pack, read_all, until
+from server_process import make_pack, read_all, running, until
 from tiny_models import SENTENCES
 
 UNNORMALISED = RUN_ERROR * 32**0.5  # of means of hidden states, whose norm is sqrt(32)
@@ -22,28 +22,13 @@ UNNORMALISED = RUN_ERROR * 32**0.5  # of means of hidden states, whose norm is s
 
 @pytest.fixture(scope="module")
 def server(bundle):
-    server = ServerProcess(
-        bundle, "--model-name", "tiny", "--max-body-bytes", 1_000_000, "--header-timeout", 1,
-        "--body-timeout", 1, "--keep-alive", 3,
-    )  # fmt: skip
-    server.wait_until_ready()
-    yield server
-    assert server.stop() == 0
-    assert not [line for line in server.lines if "Traceback" in line]
+    limits = ("--header-timeout", 1, "--body-timeout", 1, "--keep-alive", 3)
+    with running(bundle, "--model-name", "tiny", "--max-body-bytes", 1_000_000, *limits) as server:
+        yield server
 
 
 def vectors(answer):
     return np.array([row["embedding"] for row in answer["data"]], dtype=np.float32)
-
-
-def test_openai(server, encoder):
-    status, answer = server.post("/v1/embeddings", {"input": SENTENCES, "model": "tiny"})
-    assert status == 200
-    assert [row["index"] for row in answer["data"]] == list(range(len(SENTENCES)))
-    np.testing.assert_allclose(vectors(answer), encoder.encode(SENTENCES), atol=ANY_BATCH)
-    count = sum(map(len, encoder.tokenize(SENTENCES)))
-    assert answer["usage"] == {"prompt_tokens": count, "total_tokens": count}
-    assert (answer["object"], answer["model"]) == ("list", "tiny")
 
 
 def test_openai_forms_of_input_and_output(server, encoder):
@@ -359,12 +344,9 @@ def test_a_pack_with_keys(bundle, tmp_path_factory, tmp_path):
     pack = make_pack(tmp_path_factory.mktemp("pack") / "p", {"fr": bundle, "en": bundle}, "en")
     keys = tmp_path / "keys"
     keys.write_text("# two\nfirst-key\nsecond-key\n")
-    server = ServerProcess(
-        pack, "--api-keys-file", keys, MIRROR_RT_SERVE_API_KEYS="third",
-        MIRROR_RT_SERVE_MAX_ITEMS="3", MIRROR_RT_SERVE_CORS_ORIGIN="https://page.example",
-    )  # fmt: skip
-    try:
-        server.wait_until_ready()
+    variables = {"API_KEYS": "third", "MAX_ITEMS": "3", "CORS_ORIGIN": "https://page.example"}
+    variables = {f"MIRROR_RT_SERVE_{name}": value for name, value in variables.items()}
+    with running(pack, "--api-keys-file", keys, **variables) as server:
         key = {"Authorization": "Bearer second-key"}
         for model, lang, name in [
             (None, None, "mirror-en"), (None, "fr", "mirror-fr"), ("mirror", "fr-CA", "mirror-fr"),
@@ -402,42 +384,7 @@ def test_a_pack_with_keys(bundle, tmp_path_factory, tmp_path):
         response = connection.getresponse()
         assert response.getheader("access-control-allow-origin") == "https://page.example"
         connection.close()
-    finally:
-        assert server.stop() == 0
     assert not [line for line in server.lines if "-key" in line and "keys" not in line]
-
-
-@pytest.mark.full
-def test_stop_under_load(bundle, start_server):
-    """After SIGTERM every request that was sent is answered, and the process ends with 0."""
-    server = start_server(bundle)
-    counts = {"answered": 0, "refused": 0, "lost": 0}
-
-    def client():
-        connection = server.connect()
-        while True:
-            try:
-                if connection.sock is None:
-                    connection.connect()
-            except OSError:
-                counts["refused"] += 1
-                return
-            try:
-                connection.request("POST", "/embed", '{"inputs": "some words of a text"}')
-                response = connection.getresponse()
-                assert (response.status, len(json.loads(response.read())[0])) == (200, 32)
-                counts["answered"] += 1
-            except (OSError, AssertionError):
-                counts["lost"] += 1
-                return
-
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        clients = [pool.submit(client) for _ in range(8)]
-        until(lambda: counts["answered"] > 8)
-        assert server.stop() == 0
-        concurrent.futures.wait(clients)
-    assert counts["lost"] == 0, counts
-    assert counts["refused"] == 8
 
 
 @contextlib.contextmanager

@@ -12,13 +12,11 @@ from mirror_rt.cli.serve import Serve
 from mirror_rt.errors import ConfigError
 from mirror_rt.server.config import ListenConfig
 from mirror_rt.server.process import descriptors
-from server_process import ServerProcess, read_all, until
+from server_process import read_all, running, until
 
 
 def test_too_many_connections_and_requests_that_cannot_be_read(bundle):
-    server = ServerProcess(bundle, "--max-connections", "3")
-    server.wait_until_ready()
-    try:
+    with running(bundle, "--max-connections", "3") as server:
         kept = []
 
         def keep():  # one that was closed before may count still
@@ -52,8 +50,6 @@ def test_too_many_connections_and_requests_that_cannot_be_read(bundle):
             assert f'_count{{model="",route="unread",status="{status}"}}' in metrics
         server.get("/nowhere")
         until(lambda: any("not_found" in line for line in server.lines))
-    finally:
-        assert server.stop() == 0
     probes = [line for line in server.lines if '"/health"' in line or '"/ready"' in line]
     assert not [line for line in probes if '"status":200' in line]
 

@@ -3,7 +3,6 @@
 tests/run.sh installs Cohere's client and LangChain's into build/cohere, away from all others.
 """
 
-import asyncio
 import importlib
 
 import httpx
@@ -14,7 +13,7 @@ from huggingface_hub import InferenceClient, constants
 from mirror_rt import Reranker
 from paths import ROOT
 from rounding import HALF_UNIT, SCORE_ERROR, of_statistics
-from server_process import ServerProcess
+from server_process import running
 
 KEY = "sk-of-this-test"
 QUERY = "the river"
@@ -33,12 +32,9 @@ def ranking(tiny_reranker):
 
 @pytest.fixture(scope="module")
 def server(tiny_reranker):
-    server = ServerProcess(tiny_reranker("bert"), "--model-name", "ranks", "--model-alias",
-                           "rerank-v3.5", MIRROR_RT_SERVE_API_KEYS=KEY)  # fmt: skip
-    server.wait_until_ready()
-    yield server
-    assert server.stop() == 0
-    assert not [line for line in server.lines if "Traceback" in line or KEY in line]
+    names = ("--model-name", "ranks", "--model-alias", "rerank-v3.5")
+    with running(tiny_reranker("bert"), *names, MIRROR_RT_SERVE_API_KEYS=KEY) as server:
+        yield server
 
 
 @pytest.fixture
@@ -85,33 +81,12 @@ def test_cohere(cohere, url, ranking, http):
         )
 
 
-def test_cohere_asynchronous(cohere, url, ranking):
-    async def main():
-        async with httpx.AsyncClient() as http:
-            client = cohere.AsyncClientV2(api_key=KEY, base_url=url, httpx_client=http)
-            return await client.rerank(model="ranks", query=QUERY, documents=TEXTS)
-
-    same(asyncio.run(main()).results, ranking)
-
-
 def test_cohere_of_the_first_version(cohere, url, ranking, http):
     client = cohere.Client(api_key=KEY, base_url=url, httpx_client=http)
     documents = [{"text": text} for text in TEXTS]
     answer = client.rerank(model="ranks", query=QUERY, documents=documents, return_documents=True)
     same(answer.results, ranking)
     assert [one.document.text for one in answer.results] == [TEXTS[i] for i in ranking[0]]
-
-
-def test_langchain_with_cohere(cohere, url, ranking, http):
-    from langchain_core.documents import Document
-
-    module = importlib.import_module("langchain_cohere.rerank")
-    client = cohere.ClientV2(api_key=KEY, base_url=url, httpx_client=http)
-    compressor = module.CohereRerank(client=client, model="ranks", top_n=2)
-    found = compressor.compress_documents([Document(text) for text in TEXTS], QUERY)
-    assert [one.page_content for one in found] == [TEXTS[i] for i in ranking[0][:2]]
-    scores = [one.metadata["relevance_score"] for one in found]
-    np.testing.assert_allclose(scores, ranking[1][:2], atol=SCORE_ERROR)
 
 
 def test_langchain_with_jina(cohere, url, ranking, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from mirror_rt import ConfigError
 from mirror_rt.server.monitoring.tracing import Tracing, tracing_from_environment
-from server_process import ServerProcess
+from server_process import running
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -50,16 +50,12 @@ def test_a_collector_gets_spans(bundle, collector):
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     url, posted = collector
-    server = ServerProcess(bundle, "--model-name", "tiny", OTEL_EXPORTER_OTLP_ENDPOINT=url,
-                           OTEL_EXPORTER_OTLP_COMPRESSION="none")  # fmt: skip
-    try:
-        server.wait_until_ready()
+    with running(bundle, "--model-name", "tiny", OTEL_EXPORTER_OTLP_ENDPOINT=url,
+                 OTEL_EXPORTER_OTLP_COMPRESSION="none") as server:  # fmt: skip
         headers = {"traceparent": PARENT, "X-Request-Id": "id-1"}
         assert server.post("/embed", {"inputs": ["secret", "a b"]}, headers)[0] == 200
         assert server.post("/embed_all", {"inputs": "secret"})[0] == 200
         assert server.post("/v1/embeddings", {"input": "secret", "model": "no"})[0] == 404
-    finally:
-        assert server.stop() == 0
     assert {path for path, _ in posted} == {"/v1/traces"}
     spans = {}
     for _, body in posted:

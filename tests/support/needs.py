@@ -95,10 +95,6 @@ NEEDS = {
         "a Docker daemon with buildx", "apt-get install docker.io docker-buildx",
         lambda: bool(_say("docker", "info") and _say("docker", "buildx", "version")),
     ),
-    "namespaces": Need(
-        "namespaces without a network", "sysctl -w kernel.unprivileged_userns_clone=1, or root",
-        lambda: bool(_say("unshare", "--map-root-user", "--net", "--mount", "echo", "here")),
-    ),
     "systemd": Need("systemd-analyze", "apt-get install systemd", _programs("systemd-analyze")),
     "zig": Need("a compiler for all systems", "bash tests/run.sh --all", ZIG.exists),
     "qemu": Need("the same, and an emulator for ARM", "apt-get install qemu-user",

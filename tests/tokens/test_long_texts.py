@@ -131,14 +131,6 @@ def test_info_of_texts_that_cannot_be_encoded(encoder):
     assert encoder.encode_with_info(SHORT[0]).embeddings.shape == (1, 32)
 
 
-def test_chunks_beside_texts_that_cannot_be_encoded(encoder):
-    texts = [None, LONG, "", SHORT[0], LONG]
-    vectors = encoder.encode(texts, on_too_long="chunk", errors="nan")
-    assert np.isnan(vectors[:, 0]).tolist() == [True, False, True, False, False]
-    np.testing.assert_array_equal(vectors[1], encoder.encode(LONG, on_too_long="chunk"))
-    np.testing.assert_array_equal(vectors[4], vectors[1])
-
-
 def test_chunks_are_bounded(encoder, monkeypatch):
     monkeypatch.setattr(chunking, "MOST_CHARACTERS", 1000)
     with pytest.raises(InvalidTextError, match="item 1: it has 1,440 characters, more than the 1"):

@@ -70,11 +70,6 @@ def test_int8_of_unit_vectors_keeps_cosines_without_calibration(rng):
         np.testing.assert_allclose(codes @ codes.T, vectors @ vectors.T, atol=0.03)
 
 
-def test_a_code_does_not_depend_on_its_neighbours(vectors):
-    whole = quantize_embeddings(vectors, "int8")
-    np.testing.assert_array_equal(quantize_embeddings(vectors[10:12], "int8"), whole[10:12])
-
-
 def test_values_out_of_range_get_the_last_code():
     x = np.array([[-9, 9]], dtype=np.float32)
     ranges = np.array([[-1, -1], [1, 1]], dtype=np.float32)

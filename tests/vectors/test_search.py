@@ -115,15 +115,6 @@ def test_a_mask_has_a_bool_for_each_row(mask):
         search(np.ones(4), np.ones((2, 4)), mask=mask)
 
 
-def test_no_result_is_the_row_minus_one(rng):
-    """It would be the last of a list of documents."""
-    corpus = unit(rng, 5, 8)
-    corpus[2] = np.nan
-    found = search(unit(rng, 2, 8), corpus, 5)
-    assert found.indices.shape == (2, 4)
-    assert not np.isin(found.indices, [-1, 2]).any()
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize(("queries", "rows"), [(1, 40), (3, 20_000), (300, 700)])
 def test_float_search_is_exact(rng, dtype, queries, rows):

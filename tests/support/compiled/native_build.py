@@ -119,6 +119,18 @@ def build_library(
     return library
 
 
+def run_check(name: str, parts: Collection[str], flags: Collection[str], folder: Path) -> str:
+    """Compile parts of csrc/ and a program of compiled/native that checks them; run it."""
+    sources = [ROOT / "csrc" / f"{part}.cpp" for part in parts]
+    check, binary = Path(__file__).parent / "native" / f"{name}.cpp", folder / "check"
+    warnings = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    given = ["-std=c++17", "-g", "-pthread", *warnings, *flags, f"-I{ROOT / 'csrc'}"]
+    subprocess.run(["g++", *given, *sources, check, "-o", binary], check=True)
+    done = subprocess.run([binary], capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def load_core(library: Path) -> ModuleType:
     """Import a library as a module `_core`."""
     spec = importlib.util.spec_from_file_location("_core", library)

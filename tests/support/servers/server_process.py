@@ -108,6 +108,20 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
+def running(*arguments: object, **environment: str) -> Iterator[ServerProcess]:
+    """Run a server that must end well, and log no traceback and no key."""
+    server = ServerProcess(*arguments, **environment)
+    try:
+        server.wait_until_ready()
+        yield server
+    finally:
+        code = server.stop()
+    assert code == 0, server.lines
+    secret = environment.get("MIRROR_RT_SERVE_API_KEYS", "Traceback")
+    assert not [line for line in server.lines if "Traceback" in line or secret in line]
+
+
+@contextlib.contextmanager
 def held_port() -> Iterator[int]:
     """Give a port that no other process gets: bound here, for one who listens with SO_REUSEADDR."""
     with socket.socket() as held:

@@ -1,6 +1,5 @@
 """Strings that are not of the language named, and base models that do not know them."""
 
-import json
 import re
 import shutil
 from itertools import chain
@@ -9,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from command_errors import one_line_error
+from json_files import change
 from mirror_export import ExportConfig
 from mirror_rt import ConfigError
 from mirror_rt.bundle.description import describe_folder
@@ -67,9 +67,7 @@ def test_one_rule_for_the_base_model(tmp_path):
 def copy_of_e5(tiny_model, tmp_path):
     """A folder without a declaration of a pooling, whose model the table pools by the mean."""
     folder = shutil.copytree(tiny_model("bert"), tmp_path / "copy")
-    config = json.loads((folder / "config.json").read_text())
-    config["_name_or_path"] = "intfloat/multilingual-e5-small"
-    (folder / "config.json").write_text(json.dumps(config))
+    change(folder / "config.json", _name_or_path="intfloat/multilingual-e5-small")
     return folder
 
 

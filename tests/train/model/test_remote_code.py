@@ -1,12 +1,12 @@
 """Models that come with Python code of their own: run only where the user says so."""
 
-import json
 import shutil
 
 import numpy as np
 import pytest
 import transformers.dynamic_module_utils as dynamic
 
+from json_files import change
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import Encoder, ModelError
 from mirror_rt.bundle.families import GENERIC, family_of
@@ -52,10 +52,8 @@ def with_code(base, folder, model_type="own"):
     shutil.copytree(base, folder)
     (folder / "configuration_own.py").write_text(CONFIGURATION)
     (folder / "modeling_own.py").write_text(MODEL)
-    config = json.loads((folder / "config.json").read_text())
     code = {"AutoConfig": "configuration_own.OwnConfig", "AutoModel": "modeling_own.OwnModel"}
-    config |= {"model_type": model_type, "architectures": ["OwnModel"], "auto_map": code}
-    (folder / "config.json").write_text(json.dumps(config))
+    change(folder / "config.json", model_type=model_type, architectures=["OwnModel"], auto_map=code)
     return folder
 
 

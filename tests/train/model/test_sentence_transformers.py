@@ -74,15 +74,9 @@ def dense(i, o, activation=None, **options):
 
 
 CHAINS = {
-    **{mode: [pooling(mode)] for mode in MODES},
-    "two poolings": [pooling(("cls", "mean")), st.Normalize],
+    "weightedmean": [pooling("weightedmean")],
     "in another order": [pooling(("mean", "max", "cls")), st.Normalize],
-    "dense": [pooling("mean"), dense(32, 24, nn.Tanh())],
-    "dense, no bias": [pooling("cls"), dense(32, 24, bias=False), st.Normalize],
-    "two dense": [pooling("mean"), dense(32, 64, nn.GELU()), dense(64, 16), st.Normalize],
     "normalised twice": [pooling("mean"), st.Normalize, dense(32, 16), st.Normalize],
-    "normalised before": [pooling("mean"), st.Normalize, dense(32, 16, nn.ReLU())],
-    "residual": [pooling("mean"), dense(32, 32, nn.Tanh(), use_residual=True)],
     "residual, resized": [pooling("mean"), dense(32, 16, nn.Tanh(), use_residual=True)],
     "learned activation": [pooling("mean"), dense(32, 16, nn.PReLU(init=0.3))],
     "dropout": [pooling("mean"), lambda: st.Dropout(0.5), st.Normalize],
@@ -227,21 +221,6 @@ def test_the_declared_limit_is_kept_unless_it_is_lifted(save):
     for limit, message in ((129, r"max_length must be in 1 .. 128"), (2, "no room for text")):
         with pytest.raises(ConfigError, match=message):
             export(folder, max_length=limit)
-
-
-@pytest.mark.full
-def test_lower_casing_of_the_folder(tiny_model, tmp_path):
-    """That of sentence-transformers, where the tokenizer itself keeps case."""
-    first = st.Transformer(str(tiny_model("roberta")), do_lower_case=True)
-    folder = tmp_path / "sentence-transformer"
-    SentenceTransformer(modules=[first, st.Pooling(32)], device="cpu").save(str(folder))
-    change(folder / "sentence_bert_config.json", do_lower_case=True)
-    shutil.copy(tiny_model("roberta") / "tokenizer.json", folder / "tokenizer.json")
-    encoder = export(folder)
-    np.testing.assert_array_equal(
-        *(encoder.encode(text) for text in ("The OLD Town", "the old town"))
-    )
-    close(encoder.encode(TEXTS), theirs(folder))
 
 
 @pytest.mark.full

@@ -153,20 +153,6 @@ def test_ctrl_c_leaves_a_checkpoint_from_which_the_same_comes(
 
 
 @pytest.mark.full
-def test_the_second_step_of_bert_cf_is_resumed(runner, tmp_path, crash_at):
-    whole = runner("cf", "whole")
-    with crash_at(6, "flow"):
-        runner("cf", "parts", checkpoint_every=2)
-    assert [path.name for path in (tmp_path / "parts.checkpoints").iterdir()] == [
-        "step-00000006.pt"
-    ]
-    resumed = runner("cf", "parts", resume=True)
-    assert resumed.stats.losses == whole.stats.losses
-    np.testing.assert_array_equal(weights(resumed.out)[0], weights(whole.out)[0])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["parts", "whole"]
-
-
-@pytest.mark.full
 def test_the_best_weights_outlive_an_interruption(runner, monkeypatch):
     """Those of an evaluation before the checkpoint, where no later one is better."""
     scores = iter([0.9, 0.2, 0.1])

@@ -80,23 +80,6 @@ def test_sentence_transformers_gives_the_same_vectors(data, configure):
     np.testing.assert_allclose(theirs, vectors(out), atol=RUN_ERROR)
 
 
-def test_resumed_equals_uninterrupted(data, configure, crash_at):
-    whole = tune(data, configure("whole", recipe={"span_length": 2})).out
-    config = configure("parts", recipe={"span_length": 2}, checkpoint_every=5)
-    with crash_at(13):
-        tune(data, config)
-    assert not config.out.exists()
-    folder = config.out.parent / "parts.checkpoints"
-    assert [path.name for path in folder.iterdir()] == ["step-00000010.pt"]
-    with pytest.raises(OutputExistsError, match="continue it with --resume"):
-        tune(data, config)
-    resumed = configure("parts", recipe={"span_length": 2}, checkpoint_every=5, resume=True)
-    report = tune(data, resumed)
-    assert len(report.stats.losses) == 20
-    np.testing.assert_array_equal(vectors(report.out), vectors(whole))
-    assert not folder.exists()
-
-
 def test_resume_without_a_checkpoint_starts_from_the_beginning(data, configure):
     assert len(tune(data, configure(resume=True)).stats.losses) == 20
 
