@@ -61,6 +61,17 @@ def test_relative_and_rotated_positions_have_no_end(tiny_model, tmp_path, family
         np.testing.assert_allclose(found, expected, rtol=0, atol=error_of(expected))
 
 
+def test_nothing_is_said_of_the_texts_to_compare_on(folder, tiny_cross_encoder, tmp_path, caplog):
+    for model in (folder, tiny_cross_encoder("bert")):
+        out = tmp_path / "compared"
+        manifest = export_bundle(ExportConfig(str(model), out, max_length=8, overwrite=True))
+        assert manifest.variants["fp32"].parity["max_tokens"] == 8
+    assert "cut there" not in caplog.text
+    with Reranker.load(out) as reranker:
+        reranker.predict([("a river", TEXTS[2])])
+    assert "cut there" in caplog.text
+
+
 @pytest.mark.full
 def test_token_types_are_those_of_the_tokenizer(tiny_bert, words, tmp_path):
     """A RoBERTa with the tokenizer of a BERT, as Korean cross-encoders are made."""

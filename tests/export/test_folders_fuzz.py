@@ -41,7 +41,7 @@ FIRST = int(os.environ.get("MIRROR_RT_FUZZ_FIRST", "100"))
 FEW, POSITIONS = range(3), 128  # of every tiny model
 ENDLESS = ("deberta-v2", "modernbert")
 PARITY = ["a river", "the old town by the long river", "word " * 40]
-JSON_FILES = ("*.json", "*/config.json")
+DECLARED = ("*.json", "*/config.json", "*_Dense/model.safetensors")
 WHOLE = 50  # of so many drawn folders, one is traced as an export does it, and not with others
 
 
@@ -111,11 +111,11 @@ GRAPH_OUTPUTS = (
 
 
 def as_onnx_files(folder, bundle, out, rng):
-    """Write the JSON files of a folder beside the graph of its bundle, with outputs at random.
+    """Write what a folder declares beside the graph of its bundle, with outputs at random.
 
     The weights are at times in a file of their own.
     """
-    for pattern in JSON_FILES:
+    for pattern in DECLARED:
         for path in folder.glob(pattern):
             (out / path.relative_to(folder)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, out / path.relative_to(folder))

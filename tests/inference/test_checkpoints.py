@@ -380,7 +380,8 @@ def test_one_rule_says_which_files_are_taken(bundle, tiny_bert, tmp_path, cli, m
     assert Encoder.load(folder).providers == ["native"]
 
 
-def test_from_a_hub(tiny_bert, tiny_cross_encoder, hub, tmp_path):
+@pytest.mark.parametrize("families", tiers([(), NATIVE], fast=[()]), ids=len)
+def test_from_a_hub(families, tiny_bert, tiny_model, tiny_cross_encoder, hub, tmp_path):
     AutoModel.from_pretrained(tiny_bert).save_pretrained(tmp_path, max_shard_size="40KB")
     for name, folder in (("owner/one", tiny_bert), ("owner/shards", tmp_path)):
         files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
@@ -390,19 +391,34 @@ def test_from_a_hub(tiny_bert, tiny_cross_encoder, hub, tmp_path):
         assert not [line for line in hub.requests if "pytorch_model.bin" in line]
         np.testing.assert_array_equal(found, encode(tiny_bert))
         np.testing.assert_array_equal(found, encode(name, offline=True))
+    for family in families:
+        folder = tiny_model(family)
+        files = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+        hub.add(f"owner/{family}", files)
+        np.testing.assert_array_equal(encode(f"owner/{family}"), encode(folder))
     pairs = tiny_cross_encoder("bert")
     hub.add("owner/pairs", {p.name: p.read_bytes() for p in pairs.iterdir() if p.is_file()})
     with Reranker.load("owner/pairs") as reranker, Reranker.load(pairs) as local:
         np.testing.assert_array_equal(reranker.predict([("a", "b")]), local.predict([("a", "b")]))
 
 
-def test_numpy_and_tokenizers_are_enough(tiny_bert, tiny_cross_encoder, command_in_child, tmp_path):
-    cache = tmp_path / "vectors.db"
+@pytest.mark.parametrize("families", tiers([(), NATIVE], fast=[()]), ids=len)
+def test_numpy_and_tokenizers_are_enough(
+    families, tiny_bert, tiny_model, tiny_bundle, tiny_cross_encoder, command_in_child, tmp_path
+):
+    cache, poolings = tmp_path / "vectors.db", TINY | UNFUSED
+    models = [
+        (str(tiny_model(one)), str(tiny_bundle(one)), poolings[one].pooling) for one in families
+    ]
     out = command_in_child(
         "import sys\n"
         "for name in ('torch', 'transformers', 'onnxruntime', 'onnx', 'safetensors'):\n"
         "    sys.modules[name] = None\n"
         "from mirror_rt import Encoder, Reranker\n"
+        f"for folder, bundle, pooling in {models!r}:\n"
+        "    with Encoder.load(folder, pooling=pooling) as one, Encoder.load(bundle) as other:\n"
+        "        assert one.providers == other.providers == ['native']\n"
+        f"        assert (one.encode({TEXTS!r}) == other.encode({TEXTS!r})).all()\n"
         f"encoder = Encoder.load({str(tiny_bert)!r}, pooling='mean', cache={str(cache)!r})\n"
         "vectors = encoder.encode(['a river', 'the town'] * 20)\n"
         "assert (encoder.encode(['a river', 'the town'] * 20) == vectors).all()\n"
