@@ -5,8 +5,9 @@
 
 Both take turns, each in a process of its own, on the native engine in fp32, and a ratio is the
 median of the ratios of all rounds. A cold start lasts from the start of the process to its first
-vector, with the files in memory; the memory is the peak of the process. The folder of a name is
-started by its path: by its name, the hashes of its files are compared first.
+vector, with the files in memory; the memory is the peak of the process. The hashes of a ready model
+and those of a bundle are compared while they are loaded; a folder that is given by its path has
+none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import sys
 import time
 
 from mirror_rt.diagnostics.benchmarking import machine_name
-from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.tables import markdown_table
 
 WORKER = """
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("bundle")
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
-    models = (str(LoadOptions().find(arguments.folder)), arguments.bundle)
+    models = (arguments.folder, arguments.bundle)
     for model in models:
         start(model)  # so that the files are in memory
     rounds = [[start(model) for model in models] for _ in range(arguments.rounds)]

@@ -34,20 +34,26 @@ def records_under(folder: Path, *, leave_out: Collection[str]) -> dict[str, File
     }
 
 
-def damage_of(folder: Path, files: Mapping[str, FileRecord]) -> str | None:
-    """Describe the first file that is missing or was changed; return None if there is none."""
+def damage_of(folder: Path, files: Mapping[str, FileRecord], *, hashed: bool = True) -> str | None:
+    """Describe the first file that is missing or was changed; return None if there is none.
+
+    What is not `hashed` is known by its size alone.
+    """
     for name, record in files.items():
-        if other := _other_size(folder, name, record):
-            return other
-        if (found := content_sha256(folder / name)) != record.sha256:
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if (size := path.stat().st_size) != record.bytes:
+            return f"{name} has {size} bytes, its manifest says {record.bytes}"
+        if hashed and (found := content_sha256(path)) != record.sha256:
             return f"{name} has SHA-256 {found[:16]}..., its manifest says {record.sha256[:16]}..."
     return None
 
 
-def verify(folder: Path, files: Mapping[str, FileRecord]) -> None:
+def verify(folder: Path, files: Mapping[str, FileRecord], *, hashed: bool = True) -> None:
     """Compare files with their sizes and hashes; BundleIntegrityError names the first other one."""
-    if damage := damage_of(folder, files):
-        raise _error(folder, damage)
+    if damage := damage_of(folder, files, hashed=hashed):
+        raise BundleIntegrityError(f"{folder} is damaged: {damage}: make it again")
 
 
 @contextlib.contextmanager
@@ -60,9 +66,10 @@ def verifying(folder: Path, files: Mapping[str, FileRecord]) -> Iterator[None]:
     """
     large = {name: record for name, record in files.items() if record.bytes >= _LARGE}
     verify(folder, {name: record for name, record in files.items() if name not in large})
-    for name, record in large.items():
-        if other := _other_size(folder, name, record):
-            raise _error(folder, other)
+    verify(folder, large, hashed=False)
+    if not large:
+        yield
+        return
     # Imported here, because `import mirror_rt` alone does not need it.
     from concurrent.futures import ThreadPoolExecutor
 
@@ -72,16 +79,3 @@ def verifying(folder: Path, files: Mapping[str, FileRecord]) -> Iterator[None]:
             yield
         finally:
             compared.result()
-
-
-def _other_size(folder: Path, name: str, record: FileRecord) -> str | None:
-    path = folder / name
-    if not path.is_file():
-        return f"{name} is missing"
-    size = path.stat().st_size
-    same = size == record.bytes
-    return None if same else f"{name} has {size} bytes, its manifest says {record.bytes}"
-
-
-def _error(folder: Path, damage: str) -> BundleIntegrityError:
-    return BundleIntegrityError(f"{folder} is damaged: {damage}: make it again")

