@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass
 from importlib import resources
 from itertools import cycle, islice
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ import numpy.typing as npt
 from mirror_rt.bundle.manifest import Precision
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
 from mirror_rt.errors import ParityError
+from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline
 from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.tokens.pairs import Pair
 from mirror_rt.tokens.tokenization import TextTokenizer
@@ -29,7 +31,9 @@ _UNSPACED = ("ja", "th", "zh")
 # Pairs to compare on are made of neighbours, and of texts far apart.
 _APART = (1, 7, 31)
 # Small, so that the sample gives many batches with different padding.
-PARITY_BATCH = 8
+_BATCH = 8
+
+Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,42 +125,48 @@ def check_parity(
     reference: BatchEncoder, exported: BatchEncoder, texts: list[str], gate: Gate = GATES["fp32"]
 ) -> ParityReport:
     """Encode `texts` with both encoders and compare the vectors."""
-    expected = reference.encode(texts, batch_size=PARITY_BATCH, normalize_embeddings=True)
-    return compare(expected, exported, texts, gate)
+    expected = encode_compared(reference.pipeline, texts, normalize_embeddings=True)
+    return compare(expected.embeddings, exported, texts, gate)
+
+
+def encode_compared(
+    pipeline: Pipeline, texts: list[Any], **options: Unpack[EncodeKeywords]
+) -> EncodedTexts:
+    """Encode texts, or pairs, to compare on; nothing is said of those that are cut."""
+    given: EncodeKeywords = {**options, "batch_size": _BATCH, "prompt": ""}
+    plan = pipeline.plan(**given)._replace(tells_of_cut=False)
+    windows = text_windows(texts, invalid=pipeline.tokenizer.find_invalid(texts))
+    return pipeline.encode(windows, plan)
 
 
 def compare(
     expected: Vectors, exported: BatchEncoder, texts: list[str], gate: Gate = GATES["fp32"]
 ) -> ParityReport:
     """Compare the vectors that `exported` gives with `expected`, unit, float32 [n, D]."""
-    lengths = np.array([len(ids) for ids in exported.tokenize(texts)])
-    expected = expected.astype(np.float64)
-    found = exported.encode(
-        texts, batch_size=PARITY_BATCH, normalize_embeddings=True, prompt="", errors="nan"
-    ).astype(np.float64)
-    cosine = np.einsum("nd,nd->n", expected, found)
+    found = encode_compared(exported.pipeline, texts, normalize_embeddings=True, errors="nan")
+    a, b = _exact(expected, found)
+    cosine = np.einsum("nd,nd->n", a, b)
     means = float(cosine.mean()), float(cosine.min())
-    return ParityReport(*_sizes(lengths, expected - found), *means, gate)
+    return ParityReport(*_sizes(found, a - b), *means, gate)
 
 
 def compare_scores(expected: Vectors, exported: Reranker, pairs: list[Pair]) -> ParityReport:
     """Compare the logits of pairs with `expected`, float32 [n, C]; the gate is that of fp32."""
-    pipeline = exported.pipeline
-    plan = pipeline.plan(batch_size=PARITY_BATCH, prompt="", errors="nan")
-    found = pipeline.encode(text_windows(pairs, invalid={}), plan)
-    a, b = (logits.astype(np.float64) for logits in (expected, found.embeddings))
+    found = encode_compared(exported.pipeline, pairs, errors="nan")
+    a, b = _exact(expected, found)
     centred_a, centred_b = a - a.mean(axis=0), b - b.mean(axis=0)
     norms = np.linalg.norm(centred_a) * np.linalg.norm(centred_b)
     correlation = float((centred_a * centred_b).sum() / norms) if norms else math.nan
-    sizes = _sizes(found.token_counts, a - b)
-    return ParityReport(*sizes, None, None, SCORE_GATES["fp32"], correlation)
+    return ParityReport(*_sizes(found, a - b), None, None, SCORE_GATES["fp32"], correlation)
 
 
-def _sizes(
-    lengths: npt.NDArray[Any], differences: npt.NDArray[np.float64]
-) -> tuple[int, int, int, float]:
+def _exact(expected: Vectors, found: EncodedTexts) -> tuple[Doubles, Doubles]:
+    return expected.astype(np.float64), found.embeddings.astype(np.float64)
+
+
+def _sizes(found: EncodedTexts, differences: Doubles) -> tuple[int, int, int, float]:
     """Return the first fields of a report on n texts, of their tokens and differences [n, D]."""
-    largest = float(np.abs(differences).max())
+    lengths, largest = found.token_counts, float(np.abs(differences).max())
     return len(lengths), int(lengths.min()), int(lengths.max()), largest
 
 

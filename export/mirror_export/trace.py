@@ -15,7 +15,7 @@ from mirror_export.config import ExportConfig
 from mirror_export.graph.torch_export import export_graph
 from mirror_export.graph.weight_table import ModuleWeights, table_of
 from mirror_export.load import Loaded
-from mirror_export.parity import PARITY_BATCH, parity_pairs, parity_texts
+from mirror_export.parity import encode_compared, parity_pairs, parity_texts
 from mirror_rt import Manifest
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.families import FAMILIES, family_of, takes_token_types
@@ -25,7 +25,6 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_pairs
 from mirror_rt.heads.task_heads import Heads
 from mirror_rt.reranking.reranker import PairPipeline
-from mirror_rt.tokens.windows import text_windows
 from mirror_rt.vectors.normalization import normalize_rows
 from mirror_train.model.cross_encoder import LogitHead, PairTokens
 from mirror_train.model.pooling_head import Head
@@ -109,7 +108,7 @@ def trace(staged: Staged) -> Traced:
             pad_to=manifest.pad_to,
             copy_tokenizer=False,
         )
-        vectors = encoder.encode(texts, batch_size=PARITY_BATCH, normalize_embeddings=True)
+        vectors = encode_compared(encoder.pipeline, texts, normalize_embeddings=True).embeddings
         spearman = evaluate_similarity(encoder, pairs) if pairs else None
     else:
         texts = parity_pairs(texts)
@@ -127,9 +126,7 @@ def _score(loaded: Loaded, pairs: list[Any]) -> tuple[Vectors, Vectors]:
 
     def run(model: PreTrainedModel, head: Head, dimension: int) -> Vectors:
         made = TorchModel(model, head, dimension=dimension, device=cpu)
-        pipeline = PairPipeline(tokenizer, made)
-        plan = pipeline.plan(batch_size=PARITY_BATCH)
-        return pipeline.encode(text_windows(pairs, invalid={}), plan).embeddings
+        return encode_compared(PairPipeline(tokenizer, made), pairs).embeddings
 
     logits = run(base.classifier, LogitHead(), int(base.classifier.config.num_labels))
     return logits, normalize_rows(run(base.model, loaded.head, base.dimension))

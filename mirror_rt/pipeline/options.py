@@ -101,6 +101,7 @@ class EncodePlan(NamedTuple):
     prompt: str
     on_too_long: OnTooLong
     errors: OnError
+    tells_of_cut: bool = True  # whether texts that were cut are logged
 
     def non_finite_error(self, texts: Iterable[int]) -> NonFiniteError | None:
         """Return the error for texts that have no finite vector; None if they get one of NaN."""

@@ -309,7 +309,7 @@ class Pipeline:
             )
             self._say_once(logging.WARNING, message, len(rows.invalid), n)
         too_long = f"%d of %d {self.unit} are longer than %d tokens and were"
-        if cut := int(rows.truncated.sum()):
+        if plan.tells_of_cut and (cut := int(rows.truncated.sum())):
             self._say_once(logging.WARNING, f"{too_long} cut there (said once)", cut, n, limit)
         if rows.weights is not None:
             split = rows.chunks[rows.chunks > 1]

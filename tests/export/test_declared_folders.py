@@ -107,6 +107,17 @@ def test_long_texts_are_cut_on_the_declared_side(folder):
     np.testing.assert_allclose(found, expected, rtol=0, atol=error_of(expected))
 
 
+def test_nothing_is_said_of_the_texts_to_compare_on(folder, tiny_cross_encoder, tmp_path, caplog):
+    for model in (folder, tiny_cross_encoder("bert")):
+        out = tmp_path / "compared"
+        manifest = export_bundle(ExportConfig(str(model), out, max_length=8, overwrite=True))
+        assert manifest.variants["fp32"].parity["max_tokens"] == 8
+    assert "cut there" not in caplog.text
+    with Reranker.load(out) as reranker:
+        reranker.predict([("a river", TEXTS[2])])
+    assert "cut there" in caplog.text
+
+
 def test_an_adapter_beside_its_base_model_is_refused(folder):
     write(folder / "adapter_config.json", {"peft_type": "LORA"})
     with pytest.raises(ModelError, match=r"adapter_config\.json declares an adapter: .*merge"):
