@@ -12,6 +12,7 @@ from mirror_rt import ConfigError, Encoder, ModelError
 from mirror_train import TrainConfig, TrainingData, load_recipe, tune
 from mirror_train.data.batches import StepBatch
 from mirror_train.training import teacher as module
+from mirror_train.training.run_config import finished_run
 from mirror_train.training.teacher import Teacher
 from tiers import tiers
 
@@ -20,7 +21,7 @@ from tiers import tiers
 def run(words, tiny_bert, tmp_path):
     """run(out, teacher, ...) tunes the tiny BERT on words, or on the data given."""
 
-    def train(out, teacher, *, data=None, changes=None, **options):
+    def train(out, teacher, *, data=None, changes=None, by=tune, **options):
         texts = words[:96]
         data = data or TrainingData(texts, texts, None, "words")
         recipe = load_recipe("teacher").replace(**{"batch_size": 24} | (changes or {}))
@@ -29,7 +30,7 @@ def run(words, tiny_bert, tmp_path):
             teacher=teacher,
             **{"model": str(tiny_bert), "recipe": recipe, "precision": "fp32"} | options,
         )
-        return tune(data, config)
+        return by(data, config)
 
     return train
 
@@ -145,6 +146,20 @@ def test_a_killed_run_goes_on_to_the_same_bytes(run, tiny_bundle, tmp_path, monk
         whole.out / "model.safetensors"
     ).read_bytes()
     assert not (tmp_path / "parts.teacher").exists()
+
+
+def test_a_finished_run_of_a_teacher_that_is_another_now_is_refused(run, tiny_bundle, tmp_path):
+    teacher = tmp_path / "teacher"
+    shutil.copytree(tiny_bundle("roberta"), teacher)
+    report = run("out", teacher)
+
+    def kept():
+        return run("out", teacher, by=lambda data, c: finished_run(c, data.sha256()), resume=True)
+
+    assert kept() == report.manifest
+    (teacher / "mirror.json").write_text((teacher / "mirror.json").read_text() + "\n")
+    with pytest.raises(ConfigError, match="is of another run: teacher's hash was"):
+        kept()
 
 
 def test_vectors_of_another_teacher_or_other_strings_are_not_taken(

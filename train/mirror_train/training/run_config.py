@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from mirror_rt.bundle.identity import digest_of
 from mirror_rt.bundle.manifest import Layout, Manifest, Pooling
 from mirror_rt.errors import ConfigError, OutputExistsError, Setting
 from mirror_rt.heads.task_heads import HEAD_NAME
+from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import path_sha256
 from mirror_rt.kept_work import Identity
 from mirror_rt.keywords import take_paths
@@ -164,8 +166,9 @@ def finished_run(
     """Return the manifest of the run that has finished `config.out`; None if it is not to be kept.
 
     Damaged files are refused, and so is a run with other data (of another hash), another seed,
-    recipe or choice of the weights, or with other fields of the base model than those given; but
-    no pooling is compared that the base model decides.
+    recipe, choice of the weights or teacher (by its name, and by what it is now), or with other
+    fields of the base model than those given; but no pooling is compared that the base model
+    decides.
     """
     if not (config.resume and (config.out / Layout.manifest).is_file()):
         return None
@@ -176,8 +179,11 @@ def finished_run(
                                                   "select": config.selects}  # fmt: skip
     found = recipe | {"data": (manifest.data or {}).get("sha256"), "seed": training.get("seed"),
                       "select": training.get("select")}  # fmt: skip
-    wanted["teacher"] = config.teacher_name
-    found["teacher"] = training.get("teacher", {}).get("name")
+    taught = training.get("teacher", {})
+    wanted["teacher"], found["teacher"] = config.teacher_name, taught.get("name")
+    if config.teacher_name is not None and taught.get("name") == config.teacher_name:
+        teacher = LoadOptions(offline=config.offline).find(config.teacher_name)
+        wanted["teacher's hash"], found["teacher's hash"] = digest_of(teacher), taught.get("sha256")
     named = config.pooling not in ("auto", "paper")
     wanted["pooling"] = config.pooling if named else recipe.get("pooling")
     for name, value in (base_model or {}).items():
