@@ -4,6 +4,7 @@ They were read off the clients' own code, in the version that stands beside them
 """
 
 import base64
+import json
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from asgi_calls import Call, run
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.server import ServerConfig, create_app
+from mirror_rt.server.http.openapi import openapi_document
 from rounding import ANY_BATCH, SCORE_ERROR
 
 QUERY, TEXTS = "the river", ["the water flows", "a happy dog", "a small boat on the river"]
@@ -36,6 +38,7 @@ VECTORS = [
                                                     "input_type": "passage"}, {}),
     ("langchain-nvidia-ai-endpoints 1.5.0", EMBED, {"input_type": "query", "dimensions": 8},
      {"dimensions": 8}),
+    ("RAGFlow with OpenAI", EMBED, {"encoding_format": "float", "drop_params": True}, {}),
     ("vLLM's REST API", EMBED, {"encoding_format": "float", "truncate_prompt_tokens": -1,
                                 "add_special_tokens": True, "priority": 0}, {}),
 ]  # fmt: skip
@@ -62,6 +65,13 @@ RANKS = [
     ("rerankers 0.10.0 text-embeddings-inference", "/rerank", OF_TEXTS | {"model": "ranks",
         "top_n": 3, "return_text": True}),
     ("Elasticsearch hugging_face", "/rerank", OF_TEXTS | {"return_text": True, "top_n": 2}),
+    ("RAGFlow with Xinference", RERANK, OF_DOCUMENTS | {"return_documents": "true",
+                                                        "return_len": "true"}),
+    ("Open WebUI, RAGFlow with GPUStack", RERANK, OF_DOCUMENTS | {"top_n": 3}),
+    ("continue.dev huggingface-tei", "/rerank", OF_TEXTS | {"return_text": False, "truncate": True,
+        "raw_scores": False, "truncation_direction": "Right"}),
+    ("Milvus with vLLM", "/rerank", {"query": QUERY, "documents": TEXTS}),
+    ("Milvus with TEI", "/rerank", OF_TEXTS | {"truncate": True}),
     ("Jina's REST API", RERANK, OF_DOCUMENTS | {"return_embeddings": False}),
     ("vLLM's REST API", "/v2/rerank", OF_DOCUMENTS | {"truncate_prompt_tokens": -1,
                                                       "use_activation": True}),
@@ -241,6 +251,16 @@ def test_any_name_is_the_default_model_where_the_alias_is_a_star(app):
     for path, body in (("/embed", {"inputs": QUERY}), ("/rerank", OF_TEXTS)):
         status, answer = ask(app, path, body | {"model": "text-embedding-3-small"})
         assert (status, answer) == (200, ask(app, path, body)[1])
+
+
+def test_the_document_says_that_neither_texts_nor_lists_are_empty():
+    schemas = openapi_document()["components"]["schemas"]
+    for name, field in (("EmbeddingsRequest", "input"), ("EmbedRequest", "inputs"),
+                        ("TextsRequest", "texts"), ("DocumentsRequest", "documents")):  # fmt: skip
+        properties = schemas[name]["properties"]
+        said = json.dumps([properties[field], properties.get("query")])
+        assert '"minItems": 1' in said, said
+        assert '"minLength": 1' in said, said
 
 
 def test_other_paths_and_an_empty_text(app):

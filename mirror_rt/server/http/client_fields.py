@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Struct
@@ -110,6 +110,7 @@ CLIENT_FIELDS = (
     ClientField("openai", "embed_dtype", str, "vLLM", None, _SAME(["float32"])),
     ClientField("openai", "endianness", str, "vLLM", None, _SAME(["native", "little"])),
     ClientField("openai", "add_special_tokens", bool, "vLLM", None, _SAME([True])),
+    ClientField("openai", "drop_params", bool, "RAGFlow"),
     ClientField(f"openai {_SCORES} infer cohere", "priority", int, "vLLM, Cohere, Triton"),
     ClientField("documents", "top_k", _Number, "Voyage, Mixedbread, NIM", "top_n"),
     ClientField("documents", "truncation", bool, "Voyage", "truncate"),
@@ -120,7 +121,7 @@ CLIENT_FIELDS = (
     ClientField("documents", "max_chunks_per_doc", int, "Cohere"),
     ClientField("documents input", "rank_fields", tuple[str, ...], "Cohere, Mixedbread", None,
                 _SAME([("text",)])),
-    ClientField("documents", "return_len", bool, "Xinference", None, _SAME([False])),
+    ClientField("documents", "return_len", bool | Literal["true"], "Xinference, RAGFlow"),
     ClientField("documents", "kwargs", str, "Xinference", None, _SAME(["{}"])),
     ClientField("documents", "return_embeddings", bool, "Jina", None, _SAME([False])),
     ClientField("documents pairs", "instruction", str, "vLLM", None, {}),

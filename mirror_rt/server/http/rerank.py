@@ -132,7 +132,7 @@ async def documents(registry: Registry, exchange: Exchange, body: bytes) -> Answ
     second, infinity = exchange.route == "/v2/rerank", request.raw_scores is not None
     voyage = any(getattr(request, name, None) is not None for name in ("top_k", "truncation"))
     plain, shown = infinity or voyage or mixedbread, request.return_documents
-    shown = not (second or plain) if shown is None else shown
+    shown = not (second or plain) if shown is None else bool(shown)
     score, document = ("score", "input") if mixedbread else ("relevance_score", "document")
 
     def result(i: int) -> dict[str, Any]:

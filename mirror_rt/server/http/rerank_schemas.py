@@ -83,7 +83,7 @@ DocumentList = Annotated[
     Meta(description="The documents to put in order: texts, or objects with a `text`."),
 ]
 Returned = Annotated[
-    bool | None,
+    bool | Literal["true"] | None,  # RAGFlow sends the word
     Meta(description="Return the texts, too; if null, /v1/rerank does, as Jina and vLLM do."),
 ]
 
