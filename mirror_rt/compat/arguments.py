@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 import sys
@@ -16,6 +17,7 @@ from mirror_rt.inference.load_options import LoadKeywords
 from mirror_rt.inference.providers import without_cards
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.options import EncodePlan
+from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.reranking.options import PredictKeywords, PredictOptions, of_pipeline
 from mirror_rt.reranking.reranker import PairPipeline
 from mirror_rt.tokens.pairs import Pair, as_pair
@@ -25,6 +27,7 @@ logger = logging.getLogger("mirror_rt")
 _DEVICE = re.compile(r"cuda(?::(\d+))?")
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = TypeVar("P", bound=Pipeline)
 
 
 class Device(str):
@@ -102,6 +105,22 @@ def renamed(*positional: str, **names: str | None) -> Callable[[F], F]:
 def typed_as(function: F) -> Callable[[Callable[..., Any]], F]:
     """Return a decorator that gives a function the type of another one, overloads included."""
     return lambda other: cast(F, other)
+
+
+def limited(pipeline: P, options: dict[str, Any]) -> P:
+    """Return the pipeline of a call, whose `processing_kwargs` may ask for fewer tokens."""
+    if not (asked := options.pop("processing_kwargs", None)):
+        return pipeline
+    expected = {"text": {"max_length": 256, "truncation": True}}
+    most = asked["text"].get("max_length") if isinstance(asked.get("text"), dict) else None
+    if not isinstance(most, int) or asked not in (
+        {"text": {"max_length": most}}, {"text": {"max_length": most, "truncation": True}},
+    ):  # fmt: skip
+        raise ConfigError(field="processing_kwargs", expected=f"like {expected}", value=asked)
+    pipeline, tokenizer = copy.copy(pipeline), copy.deepcopy(pipeline.tokenizer)
+    tokenizer.limit(min(most, tokenizer.max_length))
+    pipeline.tokenizer = tokenizer
+    return pipeline
 
 
 def with_blanks(texts: Iterable[Any], size: int = WINDOW_TEXTS) -> Iterator[TextWindow]:

@@ -7,17 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from mirror_rt.bundle.families import positions
 from mirror_rt.compat.arguments import Device, device_options, refuse
+from mirror_rt.compat.saving import Saving
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.prompts import Prompts
-
-if TYPE_CHECKING:
-    from mirror_rt.encoding.encoder import Encoder
-    from mirror_rt.reranking.reranker import Reranker
 
 logger = logging.getLogger("mirror_rt")
 
@@ -44,19 +42,15 @@ _WITHOUT_EFFECT = (
 # Members of the original classes that change a model, which is not what these classes are for.
 _ELSEWHERE = {
     **dict.fromkeys(("fit", "old_fit"), "tune with `mirror-rt tune`, then export"),
-    **dict.fromkeys(
-        ("save", "save_pretrained"), "the bundle's folder is complete; copy it, or push it"
-    ),
-    **dict.fromkeys(("push_to_hub", "save_to_hub"), "run `mirror-rt push BUNDLE OWNER/NAME`"),
+    "save_to_hub": "call push_to_hub",
     "evaluate": "run `mirror-rt evaluate`",
     **dict.fromkeys(("cuda", "half", "bfloat16"), "choose device= or variant= when loading"),
 }
 
 
-class BaseModel:
+class BaseModel(Saving):
     """The members of `sentence_transformers.base.model.BaseModel`, over what a bundle loads to."""
 
-    _loaded: Encoder | Reranker
     _settings: dict[str, Any]  # of transformers, which change nothing here
     _own_prompts: Mapping[str, str] = MappingProxyType({})  # those that a model always has
 
@@ -87,8 +81,8 @@ class BaseModel:
                 declared.default_name if name is None else name,
             )
         )
-        if most is not None:
-            self.max_seq_length = most
+        if most is not None:  # more than the model has positions for means all of them
+            self.max_seq_length = min(most, positions(self._loaded.description.config) or most)
         return self._loaded
 
     def get_max_seq_length(self) -> int:

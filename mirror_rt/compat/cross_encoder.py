@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -15,12 +15,14 @@ from mirror_rt.compat.arguments import (
     arrays_or_tensors,
     as_array,
     as_tensor,
+    limited,
     pairs_with_blanks,
     renamed,
 )
 from mirror_rt.compat.base_model import BaseModel, Pool
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.vector_layers import ACTIVATIONS
+from mirror_rt.reranking.options import ScoreActivation
 from mirror_rt.reranking.reranker import Reranker
 
 Activation = Callable[[Any], Any]
@@ -30,9 +32,10 @@ _softmax = ACTIVATIONS["softmax"]
 def _declared(name: str) -> Activation:
     """Return an activation: a module of torch where that is imported, as in the original."""
     torch = sys.modules.get("torch")
-    if torch is None or name not in ("identity", "sigmoid", "tanh"):
+    if torch is None:
         return arrays_or_tensors(ACTIVATIONS[name])
-    made: Activation = getattr(torch.nn, name.capitalize())()
+    options = {"dim": -1} if name == "softmax" else {}
+    made: Activation = getattr(torch.nn, name.capitalize())(**options)
     return made
 
 
@@ -125,6 +128,16 @@ class CrossEncoder(BaseModel):
         )  # fmt: skip
         return self.activation_fn
 
+    def _saved_settings(self) -> dict[str, Any]:
+        name, kind = self.reranker.activation.capitalize(), type(self._activation_fn)
+        if self._activation_fn is not None:
+            name = kind.__name__ if kind.__module__.startswith("torch.nn.") else ""
+        if name.lower() not in get_args(ScoreActivation):
+            expected = "an Identity, Sigmoid, Softmax or Tanh of torch.nn, to be saved"
+            raise ConfigError(field="activation_fn", expected=expected, value=self._activation_fn)
+        place = "linear" if name == "Identity" else "activation"
+        return super()._saved_settings() | {"activation_fn": f"torch.nn.modules.{place}.{name}"}
+
     @renamed(sentences="inputs", activation_fct="activation_fn", num_workers=None)
     def predict(
         self, inputs: Any, prompt_name: str | None = None, prompt: str | None = None,
@@ -137,7 +150,8 @@ class CrossEncoder(BaseModel):
         """Score one pair of texts or several, with the arguments of the original.
 
         `batch_size` counts pairs of 64 tokens. A prompt goes before the first text of every pair.
-        `**kwargs` are further options of `Reranker.predict`.
+        `**kwargs` are further options of `Reranker.predict`; of `processing_kwargs`, the limit of
+        a text has an effect.
 
         Returns:
             float32 [n], or with C > 1 labels [n, C]; without the n for one pair.
@@ -149,7 +163,7 @@ class CrossEncoder(BaseModel):
         self._check_devices(device)
         one = self.is_singular_input(inputs)
         pairs = inputs.tolist() if isinstance(inputs, np.ndarray) else inputs
-        pipeline = self.reranker.pipeline
+        pipeline = limited(self.reranker.pipeline, kwargs)
         windows, plan = pairs_with_blanks(
             pipeline, [pairs] if one else pairs, batch_size, kwargs,
             self._prompt_text(prompt, prompt_name),

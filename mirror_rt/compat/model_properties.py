@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import Any
 
 from mirror_rt.compat.base_model import BaseModel
 from mirror_rt.compat.util import SimilarityFunction, function_named
@@ -35,6 +36,9 @@ class ModelProperties(BaseModel):
     @similarity_fn_name.setter
     def similarity_fn_name(self, value: object) -> None:
         self._similarity = function_named("cosine" if value is None else value)
+
+    def _saved_settings(self) -> dict[str, Any]:
+        return super()._saved_settings() | {"similarity_fn_name": self.similarity_fn_name}
 
     @contextmanager
     def truncate_embeddings(self, truncate_dim: int | None) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.compat.arguments import as_tensor, refuse, renamed, typed_as, with_blanks
+from mirror_rt.compat.arguments import as_tensor, limited, refuse, renamed, typed_as, with_blanks
 from mirror_rt.compat.base_model import Pool
 from mirror_rt.compat.model_properties import ModelProperties
 from mirror_rt.compat.util import (
@@ -25,6 +25,7 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.inputs import as_list
 from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.pipeline.prompts import QUERY_NAMES
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.vectors.normalization import normalize_rows
@@ -169,7 +170,8 @@ class SentenceTransformer(ModelProperties):
             truncate_dim: keep the first so many dimensions; None for that of the class.
             pool: of `start_multi_process_pool`.
             chunk_size: not needed, because the work is divided by tokens.
-            **kwargs: further options of `Encoder.encode`: `on_too_long`, `errors`, `ranges`.
+            **kwargs: further options of `Encoder.encode`: `on_too_long`, `errors`, `ranges`; of
+                `processing_kwargs`, the limit of a text has an effect.
 
         Returns:
             float32 [n, D], or [D] for one string.
@@ -182,6 +184,7 @@ class SentenceTransformer(ModelProperties):
         if precision not in (None, *_PRECISIONS):
             raise ConfigError(f"Precision {precision!r} is not supported: one of {_PRECISIONS} is")
         kwargs.pop("task", None)  # which part of a model to use; a bundle has one
+        pipeline = limited(self.encoder.pipeline, kwargs)
         refuse_unknown("encode", kwargs, EncodeKeywords.__annotations__)
         one = isinstance(inputs, str)
         texts = as_list(inputs)
@@ -190,13 +193,13 @@ class SentenceTransformer(ModelProperties):
         options["prompt"] = self._prompt_text(prompt, prompt_name)
         truncate_dim = self.truncate_dim if truncate_dim is None else truncate_dim
         if output_value != "sentence_embedding":
-            found: Any = self._token_outputs(texts, output_value, truncate_dim, options)
+            found: Any = self._token_outputs(pipeline, texts, output_value, truncate_dim, options)
             if convert_to_tensor or not convert_to_numpy:
                 found = as_tensor(found)
             return found[0] if one else found
         # As in the original, a layer that normalises comes before the truncation.
         vectors = truncate_embeddings(
-            self._vectors(texts, show_progress_bar, options), truncate_dim
+            _vectors(pipeline, texts, options, show_progress_bar), truncate_dim
         )
         if normalize_embeddings:
             vectors = normalize_rows(vectors)
@@ -206,10 +209,6 @@ class SentenceTransformer(ModelProperties):
         if convert_to_tensor or not convert_to_numpy:
             result = as_tensor(vectors if convert_to_tensor else list(vectors))
         return result[0] if one else result
-
-    def _vectors(self, texts: list[str], show: bool | None, options: EncodeKeywords) -> Any:
-        pipeline = self.encoder.pipeline
-        return pipeline.encode(with_blanks(texts), pipeline.plan(**options), show).embeddings
 
     encode_query = typed_as(encode)(_encode_as("query", QUERY_NAMES))
     encode_document = typed_as(encode)(_encode_as("document", _DOCUMENT_NAMES))
@@ -228,7 +227,7 @@ class SentenceTransformer(ModelProperties):
         """Return `input_ids` and `attention_mask`, int64 [n, L], padded to the longest text."""
         refuse("preprocess", dict.fromkeys(kwargs, "its only option is prompt"), kwargs)
         pipeline = self.encoder.pipeline
-        ids = self._ids(list(inputs), {"prompt": prompt or ""})
+        ids = _ids(pipeline, list(inputs), {"prompt": prompt or ""})
         batch = pipeline.pad(RaggedTokens.from_lists(ids))
         return {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
 
@@ -253,17 +252,9 @@ class SentenceTransformer(ModelProperties):
         given = locals()
         return self.encode(**{name: given[name] for name in given if name != "self"})
 
-    def _ids(self, texts: list[str], options: EncodeKeywords) -> list[list[int]]:
-        pipeline = self.encoder.pipeline
-        plan = pipeline.plan(**options)
-        found = []
-        for window in with_blanks(texts):
-            tokens = pipeline.tokenize(window, plan).tokens
-            found += [tokens.ids[a:b].tolist() for a, b in tokens.spans()]
-        return found
-
     def _token_outputs(
         self,
+        pipeline: Pipeline,
         texts: list[str],
         output_value: OutputValue,
         truncate_dim: int | None,
@@ -275,11 +266,11 @@ class SentenceTransformer(ModelProperties):
                 expected="'sentence_embedding', 'token_embeddings' or None",
                 value=output_value,
             )
-        ids = self._ids(texts, options)
+        ids = _ids(pipeline, texts, options)
         of_tokens = self.encoder.encode_tokens(ids, **options)
         if output_value is not None:
             return of_tokens
-        vectors = truncate_embeddings(self._vectors(texts, False, options), truncate_dim)
+        vectors = truncate_embeddings(_vectors(pipeline, texts, options), truncate_dim)
         return [
             {
                 "input_ids": np.asarray(row),
@@ -289,3 +280,18 @@ class SentenceTransformer(ModelProperties):
             }
             for row, tokens, vector in zip(ids, of_tokens, vectors, strict=True)
         ]
+
+
+def _vectors(
+    pipeline: Pipeline, texts: list[str], options: EncodeKeywords, show: bool | None = False
+) -> Any:
+    return pipeline.encode(with_blanks(texts), pipeline.plan(**options), show).embeddings
+
+
+def _ids(pipeline: Pipeline, texts: list[str], options: EncodeKeywords) -> list[list[int]]:
+    plan = pipeline.plan(**options)
+    found = []
+    for window in with_blanks(texts):
+        tokens = pipeline.tokenize(window, plan).tokens
+        found += [tokens.ids[a:b].tolist() for a, b in tokens.spans()]
+    return found

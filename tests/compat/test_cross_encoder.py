@@ -11,7 +11,7 @@ from sentence_transformers import CrossEncoder as Real
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import Reranker, Scheduler
 from mirror_rt.compat import CrossEncoder, TextCrossEncoder
-from mirror_rt.errors import BundleError, ConfigError, InvalidTextError
+from mirror_rt.errors import BundleError, ConfigError, InvalidTextError, OutputExistsError
 from rounding import HALF_UNIT, LOGIT_ERROR, SCORE_ERROR
 from tiny_models import make_model
 
@@ -135,9 +135,47 @@ def test_the_limit_can_be_lowered_and_not_raised(both):
     finally:
         real.max_seq_length = ours.max_length = before
     folder = ours.reranker.folder
-    assert CrossEncoder(folder, max_length=9).max_seq_length == 9
+    for given, most in ((9, 9), (8192, before)):  # which is all positions that it has
+        assert CrossEncoder(folder, max_length=given).max_seq_length == most
     with pytest.raises(ConfigError, match=f"--max-length {before + 1}"):
-        CrossEncoder(folder, max_length=before + 1)
+        ours.max_length = before + 1
+
+
+def test_a_call_may_ask_for_fewer_tokens(both):
+    def asked(most, **more):
+        return {"processing_kwargs": {"text": {"max_length": most, **more}}}
+
+    real, ours = both
+    pairs = [(QUERY, "a small boat on the river in the town")]
+    compare(*(model.predict(pairs, **asked(8, truncation=True)) for model in (ours, real)))
+    short, long = ours.predict(pairs, **asked(8)), ours.predict(pairs)
+    assert np.abs(short - long).max() > 1e-5
+    np.testing.assert_array_equal(ours.predict(pairs, **asked(8192)), long)
+    for wrong in ({"text": {"padding": "max_length"}}, {"common": {}}):
+        with pytest.raises(ConfigError, match=r"processing_kwargs.*max_length"):
+            ours.predict(pairs, processing_kwargs=wrong)
+
+
+@pytest.mark.parametrize("kind", ["weights", "bundle"])
+def test_a_saved_model_has_the_settings_of_the_object(
+    kind, tiny_cross_encoder, tiny_reranker, tmp_path
+):
+    folder = (tiny_cross_encoder if kind == "weights" else tiny_reranker)("bert")
+    model = CrossEncoder(folder, prompts={"q": "about: "}, default_prompt_name="q",
+                         activation_fn=torch.nn.Tanh())  # fmt: skip
+    model.save_pretrained(str(tmp_path / "saved"), safe_serialization=True)
+    again = CrossEncoder(str(tmp_path / "saved"))
+    assert (again.prompts, again.default_prompt_name) == ({"q": "about: "}, "q")
+    assert type(again.activation_fn) is torch.nn.Tanh
+    np.testing.assert_array_equal(again.predict(PAIRS), model.predict(PAIRS))
+    with pytest.raises(OutputExistsError):
+        model.save(str(tmp_path / "saved"))
+    model.activation_fn = np.tanh
+    with pytest.raises(ConfigError, match="activation_fn"):
+        model.save(str(tmp_path / "other"))
+    model.max_length = 9
+    with pytest.raises(ConfigError, match="max_seq_length"):
+        model.save(str(tmp_path / "other"))
 
 
 def test_prompts_go_before_the_first_text(ours):

@@ -1,5 +1,6 @@
 """The tests of sentence-transformers itself, as they are, against the classes of those names."""
 
+import json
 import os
 import re
 import shutil
@@ -25,24 +26,18 @@ OTHERS = [
     "test_safetensors", "test_router_transformers_model_property", "adapter", "peft",
 ]  # fmt: skip
 _MODULES = "a bundle is a graph: it has no modules, hooks or settings of PyTorch"
-_SAVED = "a bundle is complete on disk: the class does not write models"
 REASONS = {
-    "test_encode_per_call_processing_kwargs": (1, "a call has no options of the tokenizer"),
     "test_encode_routes_through_module_call": (1, _MODULES),
     "test_encode_truncate": (2, "results are arrays unless tensors are asked for"),
     "test_encode_tuple_sentences": (1, "a text is a string, not a pair of them"),
     "test_get_model_kwargs": (1, _MODULES),
-    "test_load_local_without_normalize_directory": (1, _SAVED),
+    "test_load_local_without_normalize_directory": (1, _MODULES),
     "test_load_with_model_kwargs": (1, _MODULES),
-    "test_model_card_save_update_model_id": (1, _SAVED),
+    "test_model_card_save_update_model_id": (1, "the card is that of the folder"),
     "test_parse_model_config_ignores_multi_vector_similarity": (1, "it calls a private method"),
     "test_prompt_length_calculation": (4, "the tokenizer of a bundle cannot be changed"),
     "test_prompt_output_value_None": (1, "the dict of a text has what the graph gives, no more"),
-    "test_push_to_hub": (1, _SAVED),
-    "test_safe_serialization": (2, _SAVED),
-    "test_save_load_prompts": (1, _SAVED),
-    "test_similarity_fn_name_constructor_overrides_saved": (1, _SAVED),
-    "test_similarity_score_save": (1, _SAVED),
+    "test_push_to_hub": (1, "save_to_hub, its name before version 6, is refused"),
     "test_transformers_model_property": (1, _MODULES),
 }
 
@@ -53,19 +48,17 @@ CROSS_FILES = ["cross_encoder/test_model.py", "cross_encoder/test_multi_process.
 CROSS_OTHERS = [
     "chat_template", "from_dense_scores", "without_scores_output", "without_transformer",
     "with_dataset_column", "test_conversion_ignores_source", "test_load_with_revision",
-    "test_rank[", "test_num_labels_fresh_model", "test_load_activation_fn_from_kwargs", "tanh",
+    "test_rank[",
     "test_bge_reranker_max_length", "test_preprocess_raises_on_non_text_pair",
     "test_predict_raises_on_mixed_batch", "test_message_input_with_a_single",
 ]  # fmt: skip
 CROSS_REASONS = {
-    "test_load_activation_fn_from_config_custom": (1, _SAVED),
-    "test_logger_warning": (1, "a limit above that of the model is refused"),
+    "test_load_activation_fn_from_kwargs": (1, "a model of one label gives no three"),
+    "test_load_activation_fn_from_config_custom": (1, "an activation of other code is refused"),
     "test_predict_batch_size_1": (1, _MODULES),
     "test_predict_low_precision_logits_upcast_to_float32": (1, _MODULES),
-    "test_predict_per_call_processing_kwargs": (1, "a call has no options of the tokenizer"),
+    "test_predict_per_call_processing_kwargs": (1, "four tokens have no room for two texts"),
     "test_predict_routes_through_module_call": (1, _MODULES),
-    "test_push_to_hub": (1, _SAVED),
-    "test_safe_serialization": (2, _SAVED),
 }
 
 
@@ -88,25 +81,40 @@ def suite():
 @pytest.mark.full
 @pytest.mark.interop
 def test_what_fails_has_a_reason(suite, default_model, tmp_path):
+    """Of the folder of weights, and of the bundle that is made of it."""
     export_bundle(ExportConfig(str(default_model), tmp_path / "bundle"))
-    for name in ("sentence-transformers-testing/stsb-bert-tiny-safetensors",
-                 "sentence-transformers/all-MiniLM-L6-v2"):  # fmt: skip
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).symlink_to(tmp_path / "bundle")
+    place(tmp_path / "sentence-transformers-testing/stsb-bert-tiny-safetensors", default_model)
+    place(tmp_path / "sentence-transformers/all-MiniLM-L6-v2", tmp_path / "bundle")
     run(suite, tmp_path, FILES, OTHERS, REASONS, 470)
 
 
 @pytest.mark.full
 @pytest.mark.interop
-def test_what_fails_of_cross_encoders_has_a_reason(suite, tiny_reranker, words, tmp_path):
+def test_what_fails_of_cross_encoders_has_a_reason(suite, tiny_cross_encoder, words, tmp_path):
+    """Of folders of weights, and of a bundle with three labels."""
     make_model("bert", tmp_path / "model", words, labels=3)
     several = tmp_path / "cross-encoder" / "nli-MiniLM2-L6-H768"
-    one = tmp_path / "cross-encoder-testing" / "reranker-bert-tiny-gooaq-bce"
-    for folder in (several, one):
-        folder.parent.mkdir()
+    several.parent.mkdir()
     export_bundle(ExportConfig(str(tmp_path / "model"), several))
-    one.symlink_to(tiny_reranker("bert"))
-    run(suite, tmp_path, CROSS_FILES, CROSS_OTHERS, CROSS_REASONS, 50)
+    source, one = tiny_cross_encoder("bert"), "reranker-bert-tiny-gooaq-bce"
+    place(tmp_path / "sentence-transformers-testing/stsb-bert-tiny-safetensors", source)
+    place(tmp_path / "cross-encoder-testing" / one, source)
+    tanh = "torch.nn.modules.activation.Tanh"
+    for number, declared in (
+        (3, {"sbert_ce_default_activation_function": tanh}),
+        (4, {"sentence_transformers": {"activation_fn": tanh}}),
+    ):
+        copy = tmp_path / "cross-encoder-testing" / f"{one}-tanh-v{number}"
+        shutil.copytree(source, copy)
+        config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+        (copy / "config.json").write_text(json.dumps(config | declared), encoding="utf-8")
+    run(suite, tmp_path, CROSS_FILES, CROSS_OTHERS, CROSS_REASONS, 70)
+
+
+def place(name, folder):
+    """Let a folder be found by the name of a model."""
+    name.parent.mkdir(exist_ok=True)
+    name.symlink_to(folder)
 
 
 def run(suite, tmp_path, files, others, reasons, least):

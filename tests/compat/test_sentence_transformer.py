@@ -3,10 +3,12 @@
 import inspect
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import HfApi
 from sentence_transformers import SentenceTransformer as Real
 from sentence_transformers import SimilarityFunction as RealFunction
 from sentence_transformers import util as real_util
@@ -247,6 +249,39 @@ def test_methods_that_are_elsewhere_say_where(both):
         both[1].to("cuda")
     with pytest.raises(AttributeError, match="has no 'nonsense' here"):
         _ = both[1].nonsense
+
+
+def test_a_call_may_ask_for_fewer_tokens(both):
+    given = {"text": {"max_length": 5, "truncation": True}}
+    for options in ({}, {"output_value": "token_embeddings"}, {"output_value": None}):
+        compare(*(model.encode(TEXTS, **options, processing_kwargs=given) for model in both[::-1]))
+    assert both[1].max_seq_length > 5
+
+
+def test_what_is_saved_and_pushed_has_the_settings_of_the_object(both, tmp_path, monkeypatch):
+    ours = SentenceTransformer(both[1].encoder.folder, similarity_fn_name="dot",
+                               prompts={"query": "Q: "}, default_prompt_name="query")  # fmt: skip
+    ours.save(str(tmp_path / "saved"))
+    again = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    assert (again.similarity_fn_name, again.default_prompt_name) == ("dot", "query")
+    assert again.prompts == ours.prompts
+    np.testing.assert_array_equal(again.encode(TEXTS), ours.encode(TEXTS))
+
+    sent = []
+
+    def upload(_, **given):
+        sent.append((given, SentenceTransformer(given["folder_path"]).similarity_fn_name))
+        return SimpleNamespace(commit_url="commit", pr_url="discussion")
+
+    monkeypatch.setattr(HfApi, "upload_folder", upload)
+    monkeypatch.setattr(HfApi, "create_branch", lambda _, **given: sent.append(given))
+    monkeypatch.setattr(HfApi, "create_repo", lambda _, **given: SimpleNamespace(**given))
+    assert ours.push_to_hub("owner/name", revision="new") == "commit"
+    branch, (given, similarity) = sent
+    assert (branch["branch"], given["revision"], similarity) == ("new", "new", "dot")
+    assert ours.push_to_hub("owner/name", create_pr=True) == "discussion"
+    with pytest.raises(AttributeError, match="call push_to_hub"):
+        ours.save_to_hub("owner/name")
 
 
 def test_further_options_of_encode_are_taken(both):
