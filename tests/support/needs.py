@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from browser import find_browser
-from interop.environments import ADAPTERS, TOOLS
+from interop.environments import ADAPTERS, CLIENTS, TOOLS
 from paths import ROOT
 
 
@@ -67,7 +67,9 @@ def _programs(*names: str) -> Callable[[], bool]:
 
 def _interop() -> bool:
     asked = os.environ.get("MIRROR_RT_INTEROP") == "1"
-    return asked or all(tool.made for tool in (*TOOLS.values(), *ADAPTERS.values()))
+    return asked or all(
+        tool.made for tool in (*TOOLS.values(), *ADAPTERS.values(), *CLIENTS.values())
+    )
 
 
 def _fetched(package: str) -> Need:

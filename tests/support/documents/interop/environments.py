@@ -1,4 +1,4 @@
-"""Make an environment for each tool that loads a bundle, and for each library of an adapter.
+"""Make an environment for each tool that loads a bundle, library of an adapter, and client.
 
 `MIRROR_RT_INTEROP=1 pytest -m interop` makes the missing environments once, from pinned packages
 (8 GB, most of it PyTorch, in $MIRROR_RT_INTEROP_CACHE or ~/.cache/mirror_rt/interop). Without the
@@ -15,6 +15,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from paths import ROOT
 
 HERE = Path(__file__).parent
 
@@ -121,6 +123,34 @@ ADAPTERS = {  # scikit-learn is in the main environment
         "mteb": ("mteb==2.26.24", "torch==2.13.0"),
     }.items()
 }
+
+# Clients of servers; two of them want older versions of what the others need.
+_COUNTED = ROOT / "benchmarks" / "serve" / "other_clients"
+CLIENTS = {
+    name: Tool(f"{_COUNTED}.{'mjs' if name == 'npm' else 'py'}", packages)
+    for name, packages in {
+        "npm": ("openai@6.49.0", "cohere-ai@8.1.0", "voyageai@0.4.0", "ai@6.0.326",
+                "@huggingface/inference@4.13.30", "@mixedbread/sdk@0.78.0",
+                "@langchain/openai@1.5.8", "@langchain/cohere@1.0.5", "@langchain/core@1.4.0",
+                "@ai-sdk/openai-compatible@2.0.92", "@ai-sdk/cohere@3.0.63"),
+        "infinity": ("infinity_client==0.0.78",),
+        "pip": (
+            "openai==3.57.0", "cohere==5.21.1", "voyageai==0.3.7", "mixedbread==0.54.0",
+            "huggingface_hub==1.33.0", "litellm==1.83.0", "rerankers==0.10.0",
+            "pydantic-ai-slim[openai,cohere,voyageai]==2.68.0", "xinference-client==4.1.0",
+            "tritonclient[http]==2.73.0", "langchain-openai==1.7.4", "langchain-cohere==0.6.0",
+            "langchain-voyageai==0.3.3", "langchain-nvidia-ai-endpoints==1.5.0",
+            *(f"llama-index-embeddings-{one}" for one in (
+                "openai-like==0.4.0", "cohere==0.9.0", "jinaai==0.7.0", "nvidia==0.6.0")),
+            *(f"llama-index-postprocessor-{one}" for one in (
+                "cohere-rerank==0.10.0", "jinaai-rerank==0.6.0", "nvidia-rerank==0.7.0",
+                "tei-rerank==0.6.0")),
+            "cohere-haystack==11.0.0", "jina-haystack==2.0.1", "nvidia-haystack==3.0.0",
+            "huggingface-api-haystack==3.1.0",
+        ),
+        "llama-tei": ("llama-index-embeddings-text-embeddings-inference==0.6.0",),
+    }.items()
+}  # fmt: skip
 
 
 def _run(*line: object, **options: object) -> None:
