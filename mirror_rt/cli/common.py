@@ -12,14 +12,13 @@ from typing import Annotated, Any, Literal, cast, get_args, get_type_hints
 
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.hub import hub_library
-from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import BUNDLES, Pooling, declared_format
 from mirror_rt.bundle.onnx_files import onnx_variants
 from mirror_rt.bundle.pack_index import refuse_pack
 from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.encoding.batch_encoder import BatchEncoder
 from mirror_rt.encoding.encoder import Encoder
-from mirror_rt.errors import ConfigError, Setting
+from mirror_rt.errors import ConfigError
 from mirror_rt.evaluation import static_vectors
 from mirror_rt.evaluation.models import PADDED_LENGTH, EvaluatedEncoder
 from mirror_rt.inference.load_options import LoadOptions
@@ -68,22 +67,18 @@ class LoadingOptions:
     def load_named(self, name: str) -> BatchEncoder:
         """Load a bundle without torch, or a Hugging Face folder or name with PyTorch.
 
-        Without PyTorch, what has a name in both forms is loaded as a bundle.
+        Without PyTorch, or with options that it does not know, all is loaded without it.
         """
         padded = self.pooling == "mean-with-padding"
         load = self.load.make() if padded else self.load.make(pooling=self.pooling)
         refuse_pack(Path(name))
-        if _needs_no_torch(Path(name)):
+        if self.load.values().keys() - {"revision", "offline"} or _needs_no_torch(Path(name)):
             if padded:
                 raise ConfigError(
                     f"{name} runs without PyTorch, which alone pools with mean-with-padding: "
-                    "evaluate the Hugging Face folder that it was made of"
+                    "evaluate the Hugging Face folder that it was made of, without options of a run"
                 )
             return Encoder.load(name, **load.keywords())
-        for field, given in self.load.values().items():
-            if field not in ("revision", "offline"):
-                why = f": {name} is not a bundle; {to_export(name)}"
-                raise ConfigError(Setting(field, given), why)
         torch_encoder = load_plugin(
             "mirror_rt.encoders", "torch", purpose=f"{name}, which is no bundle,"
         )

@@ -96,7 +96,7 @@ def loaded(monkeypatch):
     """What `Encoder.load` was asked for, which it refuses."""
     asked = []
 
-    def find(cls, path_or_name, keywords):
+    def find(cls, path_or_name, keywords, **how):
         asked.append(LoadOptions(**keywords))
         raise Seen
 

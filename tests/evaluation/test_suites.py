@@ -169,6 +169,8 @@ def test_a_pooling_for_each_model_and_the_cosines_of_pairs(tmp_path, cli, tiny_b
         cli("evaluate", "geometry", f"{tiny_bert}:{one}", *line).out for one in ("cls", "mean")
     ]
     assert len({json.loads(one)["isotropy_score_normalized"] for one in found}) == 2
+    native = cli("evaluate", "geometry", f"{tiny_bert}:mean", *line, "--providers", "native")
+    assert json.loads(native.out)["n"] == json.loads(found[1])["n"]  # which PyTorch would not take
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
