@@ -141,7 +141,8 @@ def _prompts(manifest: Manifest) -> str:
 def describe_parity(variant: Variant) -> str:
     """Describe in one line how a variant compares with PyTorch."""
     if (parity := variant.parity) is None:
-        return f"{variant.file}, not compared with PyTorch: {variant.unchecked}"
+        why = f": {variant.unchecked}" if variant.unchecked else ""  # weights as they are have none
+        return f"{variant.file}, not compared with PyTorch{why}"
     kept = variant.graph.get("float32_layers")
     if isinstance(parity.get("correlation"), float):
         alike, noun = f"correlation {_number(parity, 'correlation', '.6f')}", "pairs"
