@@ -79,9 +79,8 @@ class Evaluate(Invocation):
             print(f"missing: {one}", file=sys.stderr)
         for left in found.left_out:
             name = f"{left.suite}/{left.name}"
-            print(
-                f"left out: {name}, a training split: --suite {name} measures it", file=sys.stderr
-            )
+            why = "models are trained on it or chosen by it"
+            print(f"left out: {name}, as {why}: --suite {name} measures it", file=sys.stderr)
         models = [_model(label, path, self.loading) for label, path in sources.items()]
         header = Header(
             generator=f"mirror_rt {__version__}",

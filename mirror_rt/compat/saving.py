@@ -65,14 +65,14 @@ class Saving:
         """
         hub = hub_library(f"pushing to {repo_id}")
         with hub_errors(repo_id, error=HubError, revision=revision), TemporaryDirectory() as made:
+            if local_model_path is None:
+                self.save(made)  # first, so that what cannot be saved leaves no repository behind
             api = hub.HfApi(token=token)
             found = api.create_repo(
                 repo_id=repo_id, private=private, exist_ok=exist_ok or create_pr
             )
             if revision is not None:
                 api.create_branch(repo_id=found.repo_id, branch=revision, exist_ok=True)
-            if local_model_path is None:
-                self.save(made)
             commit = api.upload_folder(
                 repo_id=found.repo_id, folder_path=local_model_path or made, revision=revision,
                 commit_message=commit_message or f"Add new {type(self).__name__} model",

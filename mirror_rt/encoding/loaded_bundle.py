@@ -51,7 +51,10 @@ class LoadedBundle:
     def _find(
         cls, path_or_name: str | Path, keywords: LoadKeywords, *, hashed: bool = True
     ) -> tuple[Path, LoadOptions]:
-        """Return the folder of a bundle, and the options to load it with."""
+        """Return the folder of a bundle, and the options to load it with.
+
+        A ready model that is not `hashed` here is compared while it is loaded.
+        """
         from mirror_rt.bundle.pack_index import (
             refuse_pack,  # imported here: it takes a tenth of the time of importing mirror_rt
         )
@@ -60,7 +63,7 @@ class LoadedBundle:
         refuse_unknown(f"{cls.__name__}.load", keywords, LoadKeywords.__annotations__)
         options = LoadOptions(**keywords)
         try:
-            folder = options.find(path_or_name, hashed=hashed)
+            folder = replace(options, verify=options.verify and hashed).find(path_or_name)
         except MirrorError as error:
             # Its message says all; six more entries of the traceback would hide it from a beginner.
             raise error.with_traceback(None) from error.__cause__

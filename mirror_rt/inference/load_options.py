@@ -123,9 +123,7 @@ class LoadOptions:
         pairs = {field.name: getattr(self, field.name) for field in fields(self)}
         return cast(LoadKeywords, pairs)
 
-    def find(
-        self, path_or_name: str | Path, cache: Path | None = None, *, hashed: bool = True
-    ) -> Path:
+    def find(self, path_or_name: str | Path, cache: Path | None = None) -> Path:
         """Return the folder of a bundle or a pack; what is not here is downloaded into a cache.
 
         Raises:
@@ -137,7 +135,7 @@ class LoadOptions:
             offline=self.offline,
             variants=[self.stored_variant],
             weights=self.takes_weights,
-            hashed=hashed and self.verify,
+            hashed=self.verify,
             cache=cache,
         )
 

@@ -35,10 +35,7 @@ def site(tmp_path_factory):
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_an_adapter(adapter, site, model, tiny_bert, tiny_reranker):
     tool = ADAPTERS[adapter]
-    if not tool.made:
-        if os.environ.get("MIRROR_RT_INTEROP") != "1":
-            pytest.skip(f"no environment for {adapter}: MIRROR_RT_INTEROP=1 makes it")
-        tool.make()
+    tool.require()
     # Their warnings are theirs; of this repository's conftest.py only the one in this folder.
     options = ["-o", "filterwarnings=", "-p", "no:cacheprovider", f"--confcutdir={HERE}"]
     environment = os.environ | {"PYTHONPATH": str(site), "MIRROR_RT_ADAPTER_MODEL": str(model),

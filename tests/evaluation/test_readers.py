@@ -169,6 +169,19 @@ def test_dictionaries_and_mentions(file):
         read_concept_folder(path.parent.parent)
 
 
+def test_case_and_lines_without_a_concept_are_those_of_sapbert(file):
+    """Of SapBERT's src/data_loader.py; other mentions keep their case, as COMETA's there."""
+    names = read_dictionary(file("d.txt", "D1||Breast Cancer", "cui-less||Other", "D2|D3||A"))
+    assert (names.texts, names.concepts) == (["breast cancer", "a"], [{"D1"}, {"D2", "D3"}])
+    for name, lines in {
+        "m.tsv": ["mention\tconcept_id", "Old Pain\tD1", "x\tCUI-less"],
+        "m.txt": ["D1||Old Pain", "CUI-less||x"],
+    }.items():
+        assert read_mentions(file(name, *lines)).texts == ["Old Pain"]
+    lines = ["1||7|24||Disease||Old Pain||D1", "1||7|24||Disease||x||CUI-less"]
+    assert read_concept_folder(file("some/1.concept", *lines).parent).texts == ["old pain"]
+
+
 def test_lexicons_and_words(file):
     entries = [("of", "de"), ("of", "des"), ("ice cream", "glace")]
     assert read_lexicon(file("a.tsv", "of\tde", "of des", "", "ice cream\tglace")) == entries

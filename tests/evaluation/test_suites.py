@@ -454,7 +454,8 @@ def test_training_splits_are_measured_where_they_are_named(cli, bundle, tmp_path
     line = ["evaluate", "--model", bundle, "--data", tmp_path, "--samples", 0, "--no-plots",
             "--allow-missing", "--suite"]  # fmt: skip
     done = cli(*line, "qnli", "--out", tmp_path / "dev")
-    assert "left out: qnli/quora-train, a training split: --suite qnli/quora-train" in done.err
+    assert "left out: qnli/quora-train, as models are trained on it" in done.err
+    assert ": --suite qnli/quora-train measures it" in done.err
     assert ("quora-dev" in done.out, "quora-train" in done.out) == (True, False)
     done = cli(*line, "qnli/quora-train", "--out", tmp_path / "train")
     assert ("quora-dev" in done.out, "quora-train" in done.out) == (False, True)

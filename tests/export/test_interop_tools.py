@@ -5,7 +5,6 @@ made, or where they have been made before. What needs none is always tested.
 """
 
 import json
-import os
 
 import numpy as np
 import onnx
@@ -49,10 +48,7 @@ def run(tmp_path):
 
     def run(name, folder):
         tool = TOOLS[name]
-        if not tool.made:
-            if os.environ.get("MIRROR_RT_INTEROP") != "1":
-                pytest.skip(f"no environment for {name}: MIRROR_RT_INTEROP=1 makes it")
-            tool.make()
+        tool.require()
         texts, out = tmp_path / "texts.json", tmp_path / "vectors.json"
         texts.write_text(json.dumps(TEXTS))
         tool.run(folder, texts, out)

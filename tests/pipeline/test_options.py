@@ -43,7 +43,7 @@ def options_seen(monkeypatch):
 
     monkeypatch.setattr(Encoder, "__init__", refuse)
     monkeypatch.setattr(LanguagePack, "__init__", refuse)
-    monkeypatch.setattr(LoadOptions, "find", lambda _, path, **how: path)
+    monkeypatch.setattr(LoadOptions, "find", lambda _, path: path)
 
 
 @pytest.mark.parametrize("kind", [Encoder, LanguagePack])

@@ -54,14 +54,17 @@ def read_dictionary(path: Path, *, split: bool = True) -> Names:
         found = [name.strip() for name in parts if name.strip()]
         if not separator or not split_ids(cell) or not found:
             raise DataError(f"{path}, line {number}: expected ID||name, got {line[:60]!r}")
-        if cell.lower() != _NO_CONCEPT:
+        if not _has_none(split_ids(cell)):
             texts += [name.lower() for name in found] if split else found
             concepts += [split_ids(cell)] * len(found)
     return _checked(path, texts, concepts)
 
 
 def read_mentions(path: Path) -> Names:
-    """Read mentions: a TSV with columns mention and concept_id, or one `ID||mention` per line."""
+    """Read mentions: a TSV with columns mention and concept_id, or one `ID||mention` per line.
+
+    Those without a concept are left out.
+    """
     if path.suffix != ".tsv":
         return read_dictionary(path, split=False)
     table = read_table(path)
@@ -70,7 +73,14 @@ def read_mentions(path: Path) -> Names:
     concepts = [split_ids(cell) for cell in table.column(concept)]
     if empty := [line for line, ids in zip(table.lines, concepts, strict=True) if not ids]:
         raise DataError(f"{path}, line {empty[0]}: no concept id")
-    return _checked(path, table.column(mention), concepts)
+    pairs = zip(table.column(mention), concepts, strict=True)
+    kept = [(text, ids) for text, ids in pairs if not _has_none(ids)]
+    return _checked(path, [text for text, _ in kept], [ids for _, ids in kept])
+
+
+def _has_none(ids: frozenset[str]) -> bool:
+    """Return whether a line says that its text means no concept."""
+    return {one.lower() for one in ids} == {_NO_CONCEPT}
 
 
 def read_concept_folder(folder: Path) -> Names:
@@ -85,7 +95,7 @@ def read_concept_folder(folder: Path) -> Names:
             fields = line.split(_SEPARATOR)
             if len(fields) < 5 or not split_ids(fields[-1]):
                 raise DataError(f"{path}, line {number}: expected ...||mention||ID")
-            if fields[-1].strip().lower() != _NO_CONCEPT:
+            if not _has_none(split_ids(fields[-1])):
                 texts.append(fields[-2].strip().lower())
                 concepts.append(split_ids(fields[-1]))
     return _checked(folder, texts, concepts)

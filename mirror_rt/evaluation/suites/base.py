@@ -89,7 +89,7 @@ class EvaluationSet:
     # Reads the set and evaluates a model on it; raises DataError if it cannot.
     measure: Callable[[EvaluatedModel], Measured]
     further: tuple[Path, ...] = ()  # other files that decide its figures
-    # Whether models may have been trained on it; it is measured only where it is named.
+    # Whether models may have been trained on it, or chosen by it: it is measured where it is named.
     training: bool = False
 
 
@@ -97,7 +97,8 @@ class EvaluationSet:
 class Found:
     """The sets found in a folder, and the missing ones as `suite/name: where it was expected`.
 
-    `left_out` has those of training data, which are not measured unless they are named.
+    `left_out` has those that models may have been trained on or chosen by, which are measured only
+    where they are named.
     """
 
     sets: list[EvaluationSet]
@@ -107,7 +108,7 @@ class Found:
     @classmethod
     def of(cls, suite: str, sets: list[EvaluationSet], expected: Mapping[str, str]) -> Found:
         """Say which of the sets that the paper reports are missing; `expected` maps to places."""
-        names = {one.name for one in sets}
+        names = {one.name for one in sets if not one.training}
         missing = [f"{suite}/{n}: {at}" for n, at in expected.items() if n not in names]
         left_out = [one for one in sets if one.training]
         return cls([one for one in sets if not one.training], missing, left_out)
@@ -168,9 +169,9 @@ def language_of(path: Path) -> str | None:
 
 
 def in_training(paths: Iterable[Path]) -> list[tuple[Path, bool]]:
-    """Say of files NAME-test, NAME-dev and NAME-train which models may have been trained on.
+    """Say of each file whether models may have been trained on it, or chosen by it.
 
-    That are NAME-train, and NAME-dev where there is a test file; the files are sorted.
+    That is so of NAME-train, and of NAME-dev where there is a NAME-test. The files are sorted.
     """
     paths = sorted(paths)
     names, found = {path.stem for path in paths}, []

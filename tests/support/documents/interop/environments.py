@@ -16,6 +16,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from paths import ROOT
 
 HERE = Path(__file__).parent
@@ -48,6 +50,14 @@ class Tool:
     @property
     def made(self) -> bool:
         return (self.folder / "made").is_file()
+
+    def require(self) -> None:
+        """Make the environment where that was asked for; else skip the test that lacks it."""
+        if self.made:
+            return
+        if os.environ.get("MIRROR_RT_INTEROP") != "1":
+            pytest.skip(f"no environment for {self.script}: MIRROR_RT_INTEROP=1 makes it")
+        self.make()
 
     def make(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
