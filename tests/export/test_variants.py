@@ -469,5 +469,8 @@ def test_on_the_command_line(tiny_bert, tmp_path, cli, all_variants):
         result = cli(*arguments, tmp_path / "w.npy", "--variant", name)
         assert result.code == code
         assert message in result.err
-    assert cli(*similarity, "--model", tiny_bert, "--variant", "x").code == 2
+    # A variant is an option of a run by the engine, also of a folder that PyTorch would run.
+    result = cli(*similarity, "--model", tiny_bert, "--pooling", "mean", "--variant", "x")
+    assert result.code == 2
+    assert "variant 'x': the provider native runs fp32, bf16, int8" in result.err
     assert cli("export", tiny_bert, "--out", tmp_path / "c", "--precision", "fp8").code == 2
