@@ -167,14 +167,16 @@ def test_a_lost_process_is_reported(seen):
 def two_nodes(*programs):
     """How two agents of torchrun end, as on two machines, each with one process of its program.
 
-    Returns for each its exit code, and what it said on both streams.
+    Returns for each its exit code, and what it said on both streams. The first has the store where
+    agents meet, whose loss would end the other agent before its process can speak.
     """
     with contextlib.ExitStack() as stack:
         port, nodes = stack.enter_context(held_port()), []
-        for program in programs:
+        for first, program in zip((1, 0), programs, strict=True):
             line = ["-m", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node", 1,
                     "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",
-                    "--rdzv-id", "tuning", "--local-addr", "127.0.0.1", *program]  # fmt: skip
+                    "--rdzv-conf", f"is_host={first}", "--rdzv-id", "tuning",
+                    "--local-addr", "127.0.0.1", *program]  # fmt: skip
             node = subprocess.Popen(
                 [sys.executable, *map(str, line)], env=ENVIRONMENT, text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
