@@ -1,4 +1,4 @@
-"""Import the public names of a package on first use, because most of them need torch."""
+"""Import the public names of a package on first use, because most of them need large libraries."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from mirror_rt.errors import importing
 
 _NEEDS = {
+    "serve": ("starlette", "uvicorn", "msgspec", "orjson", "prometheus_client"),
     "train": ("torch", "transformers"),
     "export": ("torch", "transformers", "onnx", "onnxscript"),
 }
@@ -18,14 +19,10 @@ _NEEDS = {
 def lazy_exports(
     package: str, names: Sequence[str], modules: Sequence[str], *, extra: str
 ) -> Callable[[str], Any]:
-    """Return the `__getattr__` (PEP 562) of a package.
+    """Return the `__getattr__` (PEP 562) of a package with these public names.
 
-    Args:
-        package: full name of the package.
-        names: public names of the package.
-        modules: its modules that have these names, in the order in which they are searched: those
-            that import quickly first.
-        extra: extra of mirror-rt that installs the dependencies of the slow modules.
+    Its `modules` are searched in their order: those that import quickly come first. The `extra` of
+    mirror-rt installs the dependencies of the slow ones.
     """
 
     def get(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mirror_rt.errors import ConfigError, OverloadedError
@@ -28,30 +29,31 @@ _RUNS_OF_LARGE, _PART_OF_WAIT = 2, 0.25
 _BRIEF_SECONDS, _BRIEF_COSTS = 0.015, 10
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The most that a queue takes and that a run has, and the costs of runs."""
+
+    max_texts: int  # that may wait; those of large requests shut out no small one
+    max_tokens: int  # that may wait
+    max_wait: float | None  # seconds that the work before a request may take; None for any time
+    # Tokens of a row. As many may always wait, or one slow run could make the queue refuse all.
+    max_length: int
+    token_budget: int  # padded tokens of a batch of more than one text
+    run_cost: int  # fixed cost of a run, expressed in tokens
+    dimension: int  # length D of the vectors
+    pad_to: int | None  # tokens that each row costs; None where it costs as many as it has
+
+
 class Admission:
-    """Counts work that is admitted and not done, and refuses what is too much.
+    """Counts work that is admitted and not done, and refuses more than fits.
 
     Work is what the tokenising threads and the devices have to do; an answer that is being sent is
-    none. The queue holds its lock.
-
-    Args:
-        queued: rows in the queue.
-        max_texts: most texts that may wait; those of large requests shut out no small one.
-        max_tokens: most tokens that may wait.
-        max_wait: most seconds that what is before a request may take; None for any time.
-        max_length: most tokens of a row. So many may always wait, or one slow run could make the
-            queue refuse everybody.
-        token_budget: most padded tokens of a batch of more than one text.
-        run_cost: fixed cost of a run, expressed in tokens.
+    none. The queue, whose rows are `queued`, holds its lock.
     """
 
-    def __init__(
-        self, queued: WaitingTexts, *, max_texts: int, max_tokens: int, max_wait: float | None,
-        max_length: int, token_budget: int, run_cost: int,
-    ) -> None:  # fmt: skip
-        self._queued = queued
-        self._max_texts, self._max_tokens, self._max_wait = max_texts, max_tokens, max_wait
-        self._max_length, self._most_of_small = max_length, _RUNS_OF_LARGE * token_budget
+    def __init__(self, queued: WaitingTexts, limits: Limits) -> None:
+        self._queued, self._limits = queued, limits
+        self._most_of_small = _RUNS_OF_LARGE * limits.token_budget
         self.open: set[Request] = set()  # admitted and not over
         self._refusing_since: float | None = None  # the first refusal since one was admitted
         # Texts of small and large open requests, as far as they do not run yet.
@@ -59,9 +61,9 @@ class Admission:
         self.tokenizing = TokenizerLoad()
         self._unqueued = {False: 0, True: 0}  # tokens of small and large requests
         self._running = {False: 0, True: 0}
-        self.pace = Pace(run_cost)
-        self._least_brief = _BRIEF_COSTS * run_cost
-        self.estimate = TokenEstimate(max_length)
+        self.pace = Pace(limits.run_cost)
+        self._least_brief = _BRIEF_COSTS * limits.run_cost
+        self.estimate = TokenEstimate(limits.max_length)
 
     def admit(self, request: Request, tokens: int) -> None:
         """Count a request by a forecast of its tokens, or refuse it: this is the only check."""
@@ -73,8 +75,7 @@ class Admission:
         self.open.add(request)
         self._texts[request.large] += request.waiting
         self.set_unqueued(request, tokens)
-        if (wanted := request.tokenizing) is not None:
-            self.tokenizing.count(wanted, wanted.size)
+        self.tokenizing.count(request.tokenizing, request.tokenizing.size)
 
     def refusing(self, request: Request) -> tuple[float, str] | None:
         """Return for how many seconds all were refused, and why this request of a token would be.
@@ -92,9 +93,10 @@ class Admission:
     def _check(self, request: Request, tokens: int) -> None:
         """Refuse a request of about `tokens` tokens if too much is before it."""
         texts = self.texts if request.large else self._texts[False]  # small ones overtake
+        limits = self._limits
         try:
-            self._check_limit(request.waiting, "texts", texts, self._max_texts)
-            self._check_limit(tokens, "tokens", self.waiting_tokens, self._max_tokens)
+            self._check_limit(request.waiting, "texts", texts, limits.max_texts)
+            self._check_limit(tokens, "tokens", self.waiting_tokens, limits.max_tokens)
             self._check_time(request, tokens)
         except OverloadedError:
             self._refusing_since = self._refusing_since or time.monotonic()
@@ -106,11 +108,10 @@ class Admission:
         self.count(request, 0, 0, 0)
 
     def count(self, request: Request, rows: int, tokens: int, size: int) -> None:
-        """Note what is left of a request: rows, tokens, and what is still to be tokenised."""
+        """Note the rest of a request: rows, tokens, and the size of its texts to tokenise."""
         self.set_waiting(request, rows)
         self.set_unqueued(request, tokens)
-        if request.tokenizing is not None:
-            self.tokenizing.count(request.tokenizing, size)
+        self.tokenizing.count(request.tokenizing, size)
 
     def tokenized(self, request: Request, tokens: int) -> None:
         """Replace the estimate of a request's tokens by their number."""
@@ -161,8 +162,8 @@ class Admission:
     def room_for_large(self, most: float) -> float:
         """Return the tokens of large requests that may be queued now: at most `most`."""
         share = min(most, self._most_of_small)
-        if self._max_wait is not None:
-            share = min(share, self.pace.tokens(_PART_OF_WAIT * self._max_wait))
+        if (wait := self._limits.max_wait) is not None:
+            share = min(share, self.pace.tokens(_PART_OF_WAIT * wait))
         return max(1, share) - self._queued.large_tokens
 
     def _check_limit(self, more: int, things: str, waiting: int, most: int) -> None:
@@ -172,29 +173,29 @@ class Admission:
                 f"raise max_waiting_{things}, or use Encoder.encode"
             )
         if waiting + more > most:
-            what = f"{waiting} {things} wait, of at most {most}"
-            raise OverloadedError(what, retry_after=self.seconds or None)
+            why = f"{waiting} {things} wait, of at most {most}"
+            raise OverloadedError(why, retry_after=self.seconds or None)
 
     def _check_time(self, request: Request, tokens: int) -> None:
-        """Refuse a request for which what is before it takes too long, or leaves it no time."""
+        """Refuse a request if the work before it takes too long, or leaves it no time."""
         before, running = self.waiting_tokens, sum(self._running.values())
         if not request.large:  # it overtakes all but a small share of large ones
             before -= self._unqueued[True] + self._queued.large_tokens
             running = self._running[False]
         wait = self.pace.seconds(before + running) if before and tokens else 0.0
-        wanted = request.tokenizing
-        tokenizer = 0.0 if wanted is None else self.tokenizing.before(wanted)
-        if self._max_wait is None or not (wait or tokenizer):
+        tokenizer = self.tokenizing.before(request.tokenizing)
+        most = self._limits.max_wait
+        if most is None or not (wait or tokenizer):
             return
         # A device runs other texts while those of the request are tokenised.
-        whole = max(wait, tokenizer + (self.tokenizing.seconds(wanted) if wanted else 0.0))
-        # What is computed for each token may be streamed: the first part comes before the last run.
+        whole = max(wait, tokenizer + self.tokenizing.seconds(request.tokenizing))
+        # Vectors of tokens may be streamed: the first part comes before the last run.
         if not request.of_tokens:
             whole += self.pace.seconds(tokens)
         hurried = request.timeout is not None and whole > request.timeout
-        slow = wait > self._max_wait and before > self._max_length
-        if hurried or slow or tokenizer > self._max_wait:
-            if request.large:  # what is before it ends at its deadline, if not by itself
+        slow = wait > most and before > self._limits.max_length
+        if hurried or slow or tokenizer > most:
+            if request.large:  # the others end at their deadlines, if not before
                 wait = min(wait, max(1.0, _latest(self.open) - time.monotonic()))
             wait = max(wait, tokenizer)
             raise OverloadedError(f"what waits takes {wait:.2g} s", retry_after=wait)

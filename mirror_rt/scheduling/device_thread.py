@@ -23,8 +23,8 @@ class DeviceThread(threading.Thread):
     It is a daemon thread, so that a scheduler that nobody closed does not keep the interpreter from
     ending. It holds no strong reference to the scheduler, so that an unused scheduler is freed:
     `on_batch`, a method of the scheduler, is called after every run while the scheduler exists.
-    `turns` yields when a batch may run, as long as the function that it is given returns true; what
-    it yields says whether other models want turns, too.
+    `turns` yields when a batch may run, as long as the function that it is given returns true; the
+    value says whether other models want turns, too.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -63,7 +63,7 @@ class Intake:
         self._pipeline, self.queue = pipeline, queue
         # A lookup is over before another thread has woken up.
         self._lookups = device if pipeline.model.looks_up else None
-        # The second thread is for what takes several steps. So large requests are tokenised one
+        # The second thread is for work of several steps. So large requests are tokenised one
         # after the other, and small ones wait for none of them.
         self._short, self._long = (
             ThreadPoolExecutor(1, thread_name_prefix=f"mirror_rt-tokenizer-{kind}")
@@ -108,7 +108,7 @@ class Intake:
 
         With `here`, texts of any length are tokenised in this thread. With `exempt`, the call is
         admitted however much waits. `prepare` changes some texts at a time in the thread that
-        tokenises them. What is tokenised in this thread runs here, too, if it is looked up. The
+        tokenises them. Texts that are tokenised in this thread are looked up here, too. The
         caller holds the guard.
         """
         request = self.request(inputs, timeout, options, times, of_tokens=of_tokens)
@@ -152,8 +152,6 @@ class Intake:
         # The work must not hold the texts: the request may be over before it begins.
         pipeline, queue = self._pipeline, self.queue
         request.stop = threading.Event()
-        wanted = request.tokenizing
-        assert wanted is not None
 
         def work() -> None:
             try:
@@ -164,10 +162,19 @@ class Intake:
                     request.fail(error)
 
         try:
-            (self._long if wanted.long else self._short).submit(work)
-        except RuntimeError:  # the executor was shut down
+            self._submit(request, work)
+        except ClosedError:
             queue.end(request)
-            raise ClosedError("this Scheduler is closed: make another") from None
+            raise
+
+    async def encode(
+        self, inputs: Inputs, timeout: float | None, options: EncodeKeywords,
+        times: RequestTimes | None, **how: Any,
+    ) -> Any:  # fmt: skip
+        """Take in a call as `begin` does, and await its result."""
+        with self.guard():
+            request = self.begin(inputs, timeout, options, times, **how)
+        return await self.result(request)
 
     async def result(self, request: Request) -> Any:
         """Await the result of a request, which fails when its time is over."""
@@ -183,14 +190,10 @@ class Intake:
                 timer.cancel()
 
     async def in_tokenizer(self, request: Request, work: Callable[[], T], size: int) -> T:
-        """Do a part of an admitted request's work, of `size` characters, in a tokenising thread.
-
-        ClosedError says that the scheduler is closed.
-        """
+        """Do a part of an admitted request's work, of `size` characters, in a tokenising thread."""
         import asyncio
 
-        wanted, queue = request.tokenizing, self.queue
-        assert wanted is not None
+        queue = self.queue
 
         def counted() -> T:
             began = time.monotonic()
@@ -199,11 +202,14 @@ class Intake:
             finally:
                 queue.tokenized(request, size, time.monotonic() - began)
 
+        return await asyncio.wrap_future(self._submit(request, counted))
+
+    def _submit(self, request: Request, work: Callable[[], T]) -> Future[T]:
+        """Let the thread of a request do some work; ClosedError if it was shut down."""
         try:
-            future = (self._long if wanted.long else self._short).submit(counted)
+            return (self._long if request.tokenizing.long else self._short).submit(work)
         except RuntimeError:
             raise ClosedError("this Scheduler is closed: make another") from None
-        return await asyncio.wrap_future(future)
 
     def close(self) -> None:
         """Let the tokenising threads end after the work that is queued there."""

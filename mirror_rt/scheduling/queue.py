@@ -12,7 +12,7 @@ from typing import Any
 
 from mirror_rt.errors import ClosedError, DeadlineError, OverloadedError
 from mirror_rt.pipeline.results import Vectors
-from mirror_rt.scheduling.admission import Admission
+from mirror_rt.scheduling.admission import Admission, Limits
 from mirror_rt.scheduling.requests import BatchReport, Request, SchedulerStatistics, WaitingText
 from mirror_rt.scheduling.rows import RequestRows
 from mirror_rt.scheduling.waiting import WaitingTexts, still_wanted
@@ -22,24 +22,16 @@ _NONE_FOUND: Mapping[int, Vectors] = MappingProxyType({})
 
 
 class RequestQueue:
-    """The queue of requests: they pass `admit`, `put`, `take`, and then `fill` or `end`.
+    """The queue of requests: they pass `admit`, `put`, `take`, and then `fill` or `end`."""
 
-    Args:
-        token_budget, run_cost, pad_to: those of `RequestRows`.
-        dimension: length D of the vectors.
-        limits: other arguments of `Admission`.
-    """
-
-    def __init__(
-        self, *, token_budget: int, run_cost: int, dimension: int, pad_to: int | None, **limits: Any
-    ) -> None:
-        self._dimension, self._pad_to = dimension, pad_to
+    def __init__(self, limits: Limits) -> None:
+        self._dimension, self._pad_to = limits.dimension, limits.pad_to
         # Reentrant, because cancelling a future under the lock calls `end` again.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        waiting, sizes = WaitingTexts(), {"token_budget": token_budget, "run_cost": run_cost}
-        self.admission = Admission(waiting, **sizes, **limits)
-        self._rows = RequestRows(waiting, self.admission, **sizes, pad_to=pad_to)
+        waiting = WaitingTexts()
+        self.admission = Admission(waiting, limits)
+        self._rows = RequestRows(waiting, self.admission, limits)
         self._closed = False
         self._statistics = SchedulerStatistics()
 
@@ -101,7 +93,6 @@ class RequestQueue:
         """Note the seconds that a tokenising thread took for a part of a request."""
         with self._lock:
             wanted, load = request.tokenizing, self.admission.tokenizing
-            assert wanted is not None
             load.learn(wanted.work, size, seconds)
             if not request.over:
                 load.count(wanted, max(0, wanted.size - size))
@@ -110,8 +101,7 @@ class RequestQueue:
     def uncounted(self, request: Request) -> Iterator[None]:
         """Count nothing of a request while it waits for its client, and for no device."""
         with self._lock:
-            wanted = request.tokenizing
-            left = request.waiting, request.unqueued, 0 if wanted is None else wanted.size
+            left = request.waiting, request.unqueued, request.tokenizing.size
             self.admission.count(request, 0, 0, 0)
         try:
             yield
@@ -198,7 +188,7 @@ class RequestQueue:
             if request.stop is not None:
                 request.stop.set()
             self.admission.forget(request)
-            # Break the reference cycle, and free what nobody needs: the tokenizer may be about to
+            # Break the reference cycle, and free its texts: the tokenizer may be about to
             # work for the request.
             self._rows.remove(request)
             request.texts = []
@@ -229,7 +219,7 @@ class RequestQueue:
         with self._lock:
             self._closed = True
             self._changed.notify_all()
-            # What is left runs already.
+            # All others run already.
             lost = [one for one in self.admission.open if one.waiting or one.rows is None]
             lost = [request for request in lost if self.end(request)]
         for request in lost:

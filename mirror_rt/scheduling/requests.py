@@ -55,7 +55,7 @@ class RequestTimes:
 class Request:
     """A call, from the check of its arguments to its result."""
 
-    # What to encode, texts or lists of token ids; dropped once they are tokenised, or the request
+    # The input, texts or lists of token ids; dropped once they are tokenised, or the request
     # is over.
     texts: list[Any]
     plan: EncodePlan  # checked options
@@ -66,7 +66,7 @@ class Request:
     runs: bool = True  # whether its texts run in the model, and are not only tokenised
     # Changes some of its texts before they are tokenised.
     prepare: Callable[[list[Any]], list[Any]] | None = None
-    tokenizing: Tokenizing | None = None  # what it wants of a tokenising thread; None if nothing
+    tokenizing: Tokenizing = field(default_factory=Tokenizing)  # its work for a tokenising thread
     exempt: bool = False  # whether the queue takes it however much waits
     admitted: bool = False  # whether the queue has taken it
     # Time of the call, in seconds of `time.monotonic`.
@@ -207,7 +207,7 @@ class SchedulerStatistics:
         run_seconds: total time of the runs.
         waiting_texts: texts that were accepted and do not run yet.
         waiting_tokens: tokens of the waiting texts, estimated for those that are not tokenised.
-        waiting_seconds: forecast of the time that they and what runs now will take; 0 if unknown.
+        waiting_seconds: forecast of the time that they and the current runs take; 0 if unknown.
     """
 
     requests: int = 0

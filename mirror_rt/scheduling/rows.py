@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 
-from mirror_rt.scheduling.admission import Admission
+from mirror_rt.scheduling.admission import Admission, Limits
 from mirror_rt.scheduling.requests import Request, WaitingText
 from mirror_rt.scheduling.turns import RECENT_SECONDS
 from mirror_rt.scheduling.waiting import WaitingTexts
@@ -15,19 +15,12 @@ from mirror_rt.scheduling.waiting import WaitingTexts
 class RequestRows:
     """The rows of tokenised requests. Not thread-safe: the queue holds its lock.
 
-    The rows of small requests may run at once. Large requests take turns: what came first is
-    finished first, and a small request waits for a share of the first one alone.
-
-    A batch of more than one text has at most `token_budget` padded tokens, and a run costs as much
-    as `run_cost` tokens more. A row costs `pad_to` tokens; None where it costs as many as it has.
+    The rows of small requests may run at once. Large requests take turns: the one that came first
+    is finished first, and a small request waits for a share of the first one alone.
     """
 
-    def __init__(
-        self, waiting: WaitingTexts, admission: Admission, *, token_budget: int, run_cost: int,
-        pad_to: int | None,
-    ) -> None:  # fmt: skip
-        self._waiting, self._admission = waiting, admission
-        self._token_budget, self._run_cost, self._pad_to = token_budget, run_cost, pad_to
+    def __init__(self, waiting: WaitingTexts, admission: Admission, limits: Limits) -> None:
+        self._waiting, self._admission, self._limits = waiting, admission, limits
         self._turns: deque[Request] = deque()  # large requests with rows that do not wait yet
         self._small_came = -math.inf  # the last small request
 
@@ -62,13 +55,14 @@ class RequestRows:
 
         One of large requests is brief while small ones come, too.
         """
-        most = int(min(self._token_budget, self._admission.brief_tokens))
+        budget = self._limits.token_budget
+        most = int(min(budget, self._admission.brief_tokens))
         brief_of_large = shared or now - self._small_came < RECENT_SECONDS
         self._give_turns(most if brief_of_large else math.inf)
         return self._waiting.take(
-            token_budget=most if shared else self._token_budget,
-            large_budget=most if brief_of_large else self._token_budget,
-            run_cost=self._run_cost,
+            token_budget=most if shared else budget,
+            large_budget=most if brief_of_large else budget,
+            run_cost=self._limits.run_cost,
         )
 
     def _give_turns(self, most: float) -> None:
@@ -88,7 +82,7 @@ class RequestRows:
         while request.order and queued < tokens:
             row = request.order.pop()
             begin, end = int(offsets[row]), int(offsets[row + 1])
-            length = self._pad_to or end - begin
+            length = self._limits.pad_to or end - begin
             key = request.rows.tokens.key(row), request.of_tokens  # two outputs of the graph
             text = WaitingText(
                 request, row, ids[begin:end], length, now, deadline, request.large, key

@@ -10,13 +10,15 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Protocol, Self, TypeVar, Unpack
+from functools import partial
+from typing import Protocol, Self, Unpack
 
 from mirror_rt.errors import ConfigError
 from mirror_rt.keywords import with_visible_options
 from mirror_rt.pipeline.inputs import Inputs
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline
+from mirror_rt.scheduling.admission import Limits
 from mirror_rt.scheduling.device_thread import DeviceThread
 from mirror_rt.scheduling.intake import Intake
 from mirror_rt.scheduling.queue import RequestQueue
@@ -27,8 +29,6 @@ from mirror_rt.vectors.quantization import Embeddings
 __all__ = ["HasPipeline", "Scheduler"]
 
 logger = logging.getLogger("mirror_rt")
-
-T = TypeVar("T")
 
 
 class HasPipeline(Protocol):
@@ -66,12 +66,12 @@ class Scheduler:
         token_budget: most padded tokens of a run; a text longer than that runs alone.
         max_waiting_texts: most texts that may wait; a call beyond that raises `OverloadedError`.
         max_waiting_tokens: the same limit, in tokens.
-        max_wait: seconds; a call raises `OverloadedError`, too, if what waits before it would take
+        max_wait: seconds; a call raises `OverloadedError`, too, if the work before it would take
             longer, or would leave it too little of its `timeout`. None for no such limit.
         on_batch: called after every run in the device's thread, once its results are given, for
             example to collect metrics; after lookups also in the calling thread, where it cannot
             encode.
-        turns: what it shares with the schedulers of other models, so that the models take turns;
+        turns: shared with the schedulers of other models, so that the models take turns;
             a model that only looks up vectors needs none.
 
     Raises:
@@ -91,14 +91,10 @@ class Scheduler:
     ) -> None:
         several = encoders if isinstance(encoders, Sequence) else [encoders]
         pipelines = [encoder.pipeline for encoder in several]
-        limits = {
-            "token_budget": token_budget,
-            "max_waiting_texts": max_waiting_texts,
-            "max_waiting_tokens": max_waiting_tokens,
-        }
-        _check(pipelines, limits)
+        _check(pipelines, token_budget=token_budget, max_waiting_texts=max_waiting_texts,
+               max_waiting_tokens=max_waiting_tokens)  # fmt: skip
         first = pipelines[0]
-        self._queue = RequestQueue(
+        limits = Limits(
             max_texts=max_waiting_texts,
             max_tokens=max_waiting_tokens,
             max_wait=max_wait,
@@ -108,11 +104,13 @@ class Scheduler:
             dimension=first.model.dimension,
             pad_to=first.pad_to,
         )
+        self._queue = RequestQueue(limits)
         runs = [pipeline.model.prepare_concurrent_runs() for pipeline in pipelines]
         if first.model.looks_up:  # which is over at once
             turns = None
+        self._turns = turns
         self._share = None if turns is None else turns.join(sum(runs))
-        take = (lambda _: (False,)) if self._share is None else self._share.take
+        take = partial(turns.take, self._share) if turns and self._share else (lambda _: (False,))
         self._devices = [
             DeviceThread(pipeline, self._queue, self._report, take)
             for pipeline, n in zip(pipelines, runs, strict=True)
@@ -204,9 +202,7 @@ class Scheduler:
         Cancelling the task withdraws the texts that still wait. The errors are those of
         `encode_with_info`.
         """
-        with self.intake.guard():
-            request = self.intake.begin(inputs, timeout, options, times)
-        encoded: EncodedTexts = await self.intake.result(request)
+        encoded: EncodedTexts = await self.intake.encode(inputs, timeout, options, times)
         return encoded
 
     async def aencode(
@@ -259,8 +255,8 @@ class Scheduler:
         self._queue.clear()
         for device in others:
             device.join()
-        if self._share is not None:
-            self._share.leave()
+        if self._turns and self._share:
+            self._turns.leave(self._share)
 
     def __enter__(self) -> Self:
         return self
@@ -283,7 +279,7 @@ def _close_unheld(queue: RequestQueue, process: int) -> None:
         queue.close()
 
 
-def _check(pipelines: Sequence[Pipeline], limits: dict[str, int]) -> None:
+def _check(pipelines: Sequence[Pipeline], **limits: int) -> None:
     """Raise ConfigError if a limit is below 1, there is no model, or the dimensions differ."""
     for name, limit in limits.items():
         if limit < 1:

@@ -6,9 +6,20 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 # Seconds. A model that had something to run within them is taken to have something again soon.
 RECENT_SECONDS = 2.0
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """The turns of one model."""
+
+    spent: float = 0.0  # seconds that its runs have taken, and those that it did not use
+    running: int = 0  # runs in flight
+    waiting: int = 0  # runs that wait for their turn
+    ended: float = -math.inf  # when its last turn ended
 
 
 class Turns:
@@ -28,13 +39,13 @@ class Turns:
         self._changed = threading.Condition()
         self._most = 1  # runs in flight
         self._shares: list[Share] = []
-        self._now = 0.0  # what the model that had the last turn had spent when it began
+        self._now = 0.0  # virtual time: seconds used by the last model when its turn began
 
     def join(self, runs: int) -> Share:
         """Let one more model take part, with the runs that it alone would have in flight."""
         with self._changed:
             self._most = max(self._most, runs)
-            share = Share(self)
+            share = Share()
             self._shares.append(share)
             return share
 
@@ -47,7 +58,7 @@ class Turns:
     def take(self, share: Share, more: Callable[[], bool]) -> Iterator[bool]:
         """Yield at each turn of a model, as long as there is `more` to run after it.
 
-        What is yielded says whether other models want turns, now or a moment ago.
+        The value says whether other models want turns, or have wanted some a moment ago.
         """
         with self._changed:
             if not share.running and not share.waiting:  # it was idle, which saves up nothing
@@ -85,28 +96,3 @@ class Turns:
     def _is_shared(self, share: Share, now: float) -> bool:
         others = [one for one in self._shares if one is not share]
         return any(one.running or one.waiting or now - one.ended < RECENT_SECONDS for one in others)
-
-
-class Share:
-    """The turns of one model.
-
-    Attributes:
-        spent: seconds that its runs have taken, and those that it did not use.
-        running: number of its runs in flight.
-        waiting: number of its runs that wait for their turn.
-        ended: when its last turn ended.
-    """
-
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-        self.spent = 0.0
-        self.running = self.waiting = 0
-        self.ended = -math.inf
-
-    def take(self, more: Callable[[], bool]) -> Iterator[bool]:
-        """Yield at each turn, as long as there is `more` to run after it."""
-        return self._turns.take(self, more)
-
-    def leave(self) -> None:
-        """Take part no more."""
-        self._turns.leave(self)

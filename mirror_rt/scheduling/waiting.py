@@ -68,7 +68,7 @@ class WaitingTexts:
         """Take out the next batch: the text that is due first, and others that run well with it.
 
         After a batch of large requests comes one of small ones, if they wait, and no batch is of
-        both: a small request would wait for what it shares its run with. The others are chosen
+        both: a small request would wait for the others in its run. The others are chosen
         among the texts that are due first, some dozens of them on a CPU. A choice among all waiting
         texts would need less padding, but in a long queue texts of a common length would overtake
         the others forever. The budgets are the most padded tokens of a batch of several texts, of

@@ -4,10 +4,9 @@
 >>> app = create_app("bundle", ServerConfig(max_items=64))  # an ASGI application
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mirror_rt.errors import require
+from mirror_rt.lazy_exports import lazy_exports
 from mirror_rt.server.config import ListenConfig, ServerConfig
 
 if TYPE_CHECKING:
@@ -19,20 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["ListenConfig", "Models", "NamedEncoder", "ServerConfig", "check", "create_app",
            "load_models", "serve"]  # fmt: skip
 
-_MODULES = {
-    "Models": "models.served_models",
-    "NamedEncoder": "models.served_models",
-    "check": "process.serving",
-    "create_app": "http.app",
-    "load_models": "models.sources",
-    "serve": "process.serving",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import the rest only when it is used: the command line needs the configuration alone."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    for module in ("starlette", "uvicorn", "msgspec", "orjson", "prometheus_client"):
-        require(module, extra="serve", purpose="serving a bundle")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+# The rest is imported when it is used: the command line needs the configuration alone.
+__getattr__ = lazy_exports(
+    __name__,
+    __all__,
+    ("models.served_models", "models.sources", "http.app", "process.serving"),
+    extra="serve",
+)

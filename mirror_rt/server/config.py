@@ -25,28 +25,28 @@ class ServerConfig:
     """Say how models are served. `mirror-rt serve` has an option for every field.
 
     Attributes:
-        model_name: what clients call the model; by default the name of its folder or repository. Of
-            a pack, what comes before the name of a bundle: `mirror` (so that French is `mirror-fr`)
-            unless given.
+        model_name: the name of the model for clients; by default that of its folder or repository.
+            Of a pack, the prefix of the names of its bundles: `mirror` (so that French is
+            `mirror-fr`) unless given.
         model_aliases: other names that clients may call the model by (of a pack, its default), for
             those that always send one, such as `text-embedding-3-small`; `*` is any. Of several,
-            `NAME=MODEL` is another name of one of them, and `NAME=SOURCE` is what the model of a
-            bundle is called, or comes before the names of a pack.
+            `NAME=MODEL` is another name of one of them, and `NAME=SOURCE` is the name of a bundle's
+            model, or the prefix of the names of a pack.
         languages: names or languages of the bundles of a pack to serve; all unless given.
         memory_limit: most bytes of the models that are loaded at a time, as `LanguagePack.load`
             counts them; with it, models are loaded when a request needs them, and the least
             recently used leave. By default all are loaded, and stay. Each worker has such a limit.
         fallback: of a pack, the language whose model answers for languages that it lacks; by
-            default what the pack declares. Without one, such a language is refused.
+            default that of the pack, if it declares one. Without one, such a language is refused.
         max_items: most texts of one request.
         max_body_bytes: most bytes of one request.
         max_waiting_texts: most texts that may wait; requests beyond are refused (429). The texts of
             large requests shut out no small one.
-        max_wait: seconds; where what is before a request would take longer, it is refused (429).
+        max_wait: seconds; where the work before a request would take longer, it is refused (429).
         token_budget: most padded tokens of a run.
-        unknown_fields: what becomes of a request with a field that its protocol does not have: it
+        unknown_fields: the answer to a request with a field that its protocol does not have: it
             is refused (`refuse`, 422), or the field has no effect (`ignore`).
-        on_too_long: what becomes of a text of more tokens than the model takes, unless the request
+        on_too_long: the treatment of a text of more tokens than the model takes, unless the request
             says: it is refused (`error`, 413), cut at its end (`truncate`) or beginning
             (`truncate-left`), or encoded in chunks whose vectors are averaged (`chunk`). By default
             the protocol decides: that of text-embeddings-inference cuts, others refuse.

@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from mirror_rt.errors import OverloadedError
 from mirror_rt.scheduling import RequestTimes
 from mirror_rt.server.admission.holding import Unread
-from mirror_rt.server.admission.problems import Problem, overloaded
+from mirror_rt.server.admission.problems import Problem, overloaded, unusable
 from mirror_rt.server.config import ServerConfig
 
 HTML, JSON = b"text/html; charset=utf-8", b"application/json"
@@ -104,7 +104,7 @@ def request_id_of(headers: Mapping[bytes, bytes]) -> str:
 
 
 class Exchange:
-    """A request that is being answered, and what will be logged about it."""
+    """A request that is being answered, and the facts for its line in the log."""
 
     __slots__ = ("began", "headers", "held", "max_length", "model", "most_seconds", "reason",
                  "request_id", "route", "scope", "status", "texts", "times", "tokens")  # fmt: skip
@@ -121,13 +121,13 @@ class Exchange:
         self.tokens: int | None = None
         self.status = 0  # until the answer begins
         self.reason: str | None = None  # of a status that is an error
-        self.held = contextlib.ExitStack()  # what the request uses until its answer is sent
+        self.held = contextlib.ExitStack()  # in use until the answer is sent
         self.max_length = 0  # most tokens of its model
         self.most_seconds = math.inf  # that the body asks for
         self.times: RequestTimes | None = None  # when the model ran; None without tracing
 
     def timeout(self, most: float) -> float:
-        """Return the seconds that the request still has: what its header says, at most `most`."""
+        """Return the seconds that the request still has, by its header: at most `most`."""
         text, most = self.headers.get(b"x-request-timeout"), min(most, self.most_seconds)
         if text is None:
             return most
@@ -136,8 +136,7 @@ class Exchange:
         except ValueError:
             seconds = math.nan
         if not 0 < seconds < math.inf:
-            raise Problem(422, "X-Request-Timeout: expected seconds above 0", "invalid_value",
-                          "X-Request-Timeout")  # fmt: skip
+            raise unusable("X-Request-Timeout", "expected seconds above 0")
         left = min(seconds, most) - (time.monotonic() - self.began)
         if left <= 0:
             raise Problem(408, "no vector within the time given: try again later", "timeout")
@@ -206,7 +205,7 @@ class _Unzip:
         self._one = zlib.decompressobj(wbits=47)
 
     def parts(self, data: bytes, *, last: bool) -> Iterator[bytes]:
-        """Yield what more bytes hold, at most 64 KiB at a time; Problem 400 if it is neither."""
+        """Yield the contents of more bytes, 64 KiB at a time; Problem 400 if it is neither."""
         try:
             while data:
                 if self._one.eof:  # RFC 1952 allows several members

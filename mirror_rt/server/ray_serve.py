@@ -17,7 +17,7 @@ from mirror_rt.server.models.sources import Sources, listed
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-# A replica batches by itself what it is sent, so it is sent much; the autoscaler begins earlier.
+# A replica makes its own batches, so it gets many requests; the autoscaler begins earlier.
 _MOST_OPEN = 256
 _AUTOSCALING = {"min_replicas": 1, "max_replicas": 4, "target_ongoing_requests": 32}
 

@@ -37,7 +37,7 @@ class Watcher:
         self._asked.put(False)
 
     def look(self, *, asked: bool = False) -> None:
-        """Act on what has changed, or on being `asked`; a subclass says how."""
+        """Act on changes, or on being `asked`; a subclass says how."""
         raise NotImplementedError
 
     def _run(self) -> None:
@@ -66,7 +66,7 @@ class WatchedFiles(Watcher):
             self.read_again()
 
     def read_again(self) -> None:
-        """Read the files; where that fails, log it and keep what was read before."""
+        """Read the files; where that fails, log it and keep their earlier contents."""
         raise NotImplementedError
 
 

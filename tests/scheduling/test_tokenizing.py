@@ -77,7 +77,7 @@ def test_what_waits_for_the_tokenizer_is_foretold(work, scheduler):
     second = admitted(scheduler, texts, work)
     for request in (first, second):
         queue.end(request)
-    assert queue.admission.tokenizing.before(first.tokenizing) == 0
+    assert queue.admission.tokenizing.before(Tokenizing(work, 1, long=True)) == 0
 
 
 def test_a_deadline_counts_the_tokenizer(scheduler):

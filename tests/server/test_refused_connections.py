@@ -11,7 +11,7 @@ from mirror_rt.cli import main
 from mirror_rt.cli.serve import Serve
 from mirror_rt.errors import ConfigError
 from mirror_rt.server.config import ListenConfig
-from mirror_rt.server.process import descriptors
+from mirror_rt.server.process import listening
 from server_process import read_all, running, until
 
 
@@ -56,13 +56,13 @@ def test_too_many_connections_and_requests_that_cannot_be_read(bundle):
 
 def test_descriptors_are_checked_at_the_start(monkeypatch, caplog):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
-    most = descriptors.most_connections(ListenConfig())
+    most = listening.most_connections(ListenConfig())
     assert 1 <= most < 32
     with caplog.at_level(logging.WARNING):
-        descriptors.check_descriptors(ListenConfig())
+        listening.check_descriptors(ListenConfig())
     assert "64 files" in caplog.text
     with pytest.raises(ConfigError, match="ulimit -n"):
-        descriptors.check_descriptors(ListenConfig(max_connections=64))
+        listening.check_descriptors(ListenConfig(max_connections=64))
 
 
 def test_an_answer_cut_off_by_the_drain(make, caplog):

@@ -23,15 +23,9 @@ _MOST_BYTES = 1 << 20  # of a file of keys
 class ApiKeys(WatchedFiles):
     """Hold the keys that are accepted; with no key at all, everybody is let in.
 
-    The file is never read by who checks a key.
-
-    Args:
-        keys: keys that are given directly.
-        file: file with one key per line; empty lines and lines that begin with `#` are skipped.
-
-    Raises:
-        ConfigError: the file is not a regular file of at most 1 MiB, has no key, or one of the keys
-            is not printable ASCII.
+    The file has one key per line; empty lines and lines that begin with `#` are skipped. It is read
+    in a thread of its own. A ConfigError says that it is no regular file of at most 1 MiB, has no
+    key, or that one of the keys is not printable ASCII.
     """
 
     def __init__(self, keys: Iterable[str] = (), file: Path | None = None) -> None:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 
 from mirror_rt.errors import OverloadedError
 
-# A body of up to so many bytes is not counted: a connection has a buffer of that size in any case.
+# A body of at most this many bytes is not counted: a connection has such a buffer in any case.
 _FREE_BYTES = 64 << 10
 
 

@@ -1,4 +1,4 @@
-"""Turn what goes wrong with a request into a status and the error object its client expects."""
+"""Turn every failure of a request into a status and the error object its client expects."""
 
 from __future__ import annotations
 
@@ -22,32 +22,38 @@ from mirror_rt.errors import (
 )
 from mirror_rt.tokens.chunking import too_long_reason
 
-TOO_LONG = "context_length_exceeded"  # what clients of OpenAI look for, with status 400
+TOO_LONG = "context_length_exceeded"  # clients of OpenAI look for it, with status 400
 HUNG_UP = 499  # nginx's status for a client that hung up; nobody gets it
 
 
 @dataclass
 class Problem(Exception):  # noqa: N818  # it is no fault of ours
-    """An answer that is not what the client asked for.
+    """An answer that is not the one for which the client asked."""
 
-    Attributes:
-        status: HTTP status.
-        message: one line for the client; never contains a path, a text or a stack trace.
-        code: a word for programs; None where the status says everything.
-        param: name of the field that is wrong.
-        headers: additional headers of the answer.
-        close: whether to close the connection after the answer.
-    """
-
-    status: int
-    message: str
-    code: str | None = None
-    param: str | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    close: bool = False
+    status: int  # of HTTP
+    message: str  # one line for the client; never contains a path, a text or a stack trace
+    code: str | None = None  # a word for programs; None where the status says everything
+    param: str | None = None  # name of the field that is wrong
+    headers: dict[str, str] = field(default_factory=dict)  # additional ones of the answer
+    close: bool = False  # whether to close the connection after the answer
 
     def __str__(self) -> str:
         return f"{self.status}: {self.message}"
+
+
+def unusable(field: str, why: str) -> Problem:
+    """Say why the value of a field cannot be used."""
+    return Problem(422, f"{field}: {why}", "invalid_value", field)
+
+
+def too_large(field: str, why: str) -> Problem:
+    """Say that a field holds too much for one request."""
+    return Problem(413, f"{field}: {why}", "too_large", field)
+
+
+def try_again(message: str, code: str = "not_ready") -> Problem:
+    """Say that the server cannot answer at the moment."""
+    return Problem(503, message, code, headers={"retry-after": "1"})
 
 
 ProblemShape = Callable[[Problem], bytes]
@@ -65,7 +71,7 @@ _TEI_TYPES = {
 }  # fmt: skip
 
 
-# What requests call the options of `encode` that have another name there.
+# The names in requests of options of `encode`, where they are others.
 _FIELDS = {"truncate_dim": "dimensions", "normalize_embeddings": "normalize"}
 
 
@@ -89,7 +95,7 @@ def inference_shape(problem: Problem) -> bytes:
 
 
 def problem_of(error: BaseException, max_length: int = 0) -> Problem | None:
-    """Return what an error means to the client; None for an unforeseen error.
+    """Return the problem that an error is to the client; None for an unforeseen error.
 
     `max_length`, the most tokens of the model's input, tells a text that is too long from others.
     """
@@ -106,7 +112,7 @@ def problem_of(error: BaseException, max_length: int = 0) -> Problem | None:
         case DeadlineError() | asyncio.TimeoutError():
             return Problem(408, "no vector within the time given: try again later", "timeout")
         case ClosedError():
-            return Problem(503, "the server is stopping", "stopping", headers={"retry-after": "1"})
+            return try_again("the server is stopping", "stopping")
         case BundleError():
             return Problem(424, "the model failed on this input", "backend")
         case RecursionError() | msgspec.DecodeError() | UnicodeDecodeError():
@@ -117,12 +123,13 @@ def problem_of(error: BaseException, max_length: int = 0) -> Problem | None:
 def malformed(error: Exception, body: bytes = b"") -> Problem:
     """Describe a body that is not JSON (400), or not JSON of the expected form (422).
 
-    The end of the body shows what the message of the decoder's error leaves out.
+    The end of the body shows details that the decoder's message leaves out.
     """
     if isinstance(error, msgspec.ValidationError):
         message, _, where = str(error).partition(" - at `$")
-        param = where.rstrip("`").lstrip(".") or None
-        return Problem(422, f"{param or 'the body'}: {message}", "invalid_value", param)
+        if param := where.rstrip("`").lstrip("."):
+            return unusable(param, message)
+        return Problem(422, f"the body: {message}", "invalid_value")
     if isinstance(error, RecursionError):
         return Problem(400, "the body is nested too deeply", "malformed")
     if isinstance(error, UnicodeDecodeError):

@@ -1,6 +1,6 @@
 """Define the bodies of answers, whose schemas msgspec writes; handlers write the JSON themselves.
 
-The descriptions of the fields are what readers of /docs see.
+Readers of /docs see the descriptions of the fields.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Inferred(Struct):
 
 
 class OpenAIProblem(Struct):
-    """What went wrong."""
+    """The description of an error."""
 
     message: Line
     type: Annotated[str, Meta(description="The kind of error.")]

@@ -17,10 +17,10 @@ from starlette.routing import Route
 from mirror_rt.server.admission.api_keys import ApiKeys
 from mirror_rt.server.admission.problems import Problem
 from mirror_rt.server.config import ServerConfig
-from mirror_rt.server.exchange import Answer, Exchange
+from mirror_rt.server.exchange import Answer
 from mirror_rt.server.http import pages
 from mirror_rt.server.http.openapi import openapi_document  # it knows all operations
-from mirror_rt.server.http.operations import OPERATIONS
+from mirror_rt.server.http.operations import OPERATIONS, always
 from mirror_rt.server.http.request_gate import EXCHANGE, Endpoint, Gate, Handler, shape_of
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.models.served_models import Catalog, Models
@@ -68,7 +68,7 @@ def create_app(source: Sources | Models, config: ServerConfig | None = None) -> 
 
 
 def posts_of(registry: Registry) -> dict[str, Endpoint]:
-    """Return what answers a POST, by its path."""
+    """Return the endpoints of POST requests, by their paths."""
     return {
         path: Endpoint(registry, one.handler, one.path, reads=True)
         for one in OPERATIONS
@@ -80,9 +80,9 @@ def posts_of(registry: Registry) -> dict[str, Endpoint]:
 def routes_of(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
     """Return all routes of a server."""
     gets: list[tuple[str, Handler]] = [
-        ("/openapi.json", _always(Answer(orjson.dumps(openapi_document())))),
-        ("/docs", _always(pages.DOCS_PAGE)),
-        ("/docs/scalar.js", _always(pages.RENDERER)),
+        ("/openapi.json", always(Answer(orjson.dumps(openapi_document())))),
+        ("/docs", always(pages.DOCS_PAGE)),
+        ("/docs/scalar.js", always(pages.RENDERER)),
         *(
             (path, one.handler)
             for one in OPERATIONS
@@ -90,7 +90,7 @@ def routes_of(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
             for path in (one.path, *one.also)
         ),
     ]
-    # What is posted to `/` does not get here, but the answer to any other method names both.
+    # A POST to `/` does not get here, but the answer to any other method names both.
     routes = [
         Route(path, Endpoint(registry, handler, path),
               methods=["GET", "POST"] if path == "/" else ["GET"])
@@ -99,15 +99,6 @@ def routes_of(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Route]:
     return routes + [
         Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items() if path != "/"
     ]
-
-
-def _always(answer: Answer) -> Handler:
-    """Return a handler of a path whose answer is always the same."""
-
-    async def handler(_: Registry, __: Exchange, ___: bytes) -> Answer:
-        return answer
-
-    return handler
 
 
 def _middleware(registry: Registry, posts: Mapping[str, Endpoint]) -> list[Middleware]:

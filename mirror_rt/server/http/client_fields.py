@@ -1,7 +1,7 @@
-"""List the fields that clients of other servers send: who sends each, and what becomes of it.
+"""List the fields that clients of other servers send: who sends each, and its effect.
 
 A field that would change the result is used or refused, and never ignored. This table is the
-source of what bodies may hold, of the OpenAPI document and of the list in docs/reference/http.md.
+source of the fields of bodies, of the OpenAPI document and of the list in docs/reference/http.md.
 """
 
 from __future__ import annotations
@@ -14,35 +14,26 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 import msgspec
 from msgspec import Meta, Struct
 
-from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.admission.problems import unusable
 
 T = TypeVar("T", bound=Struct)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientField:
-    """A field that a request may have besides those of its Struct.
+    """A field that a request may have besides those of its Struct."""
 
-    Attributes:
-        requests: the kinds of requests that may have it.
-        name: its name.
-        type: what msgspec takes for it; null is always taken.
-        senders: whose clients send it.
-        sets: the field of the Struct that it sets; None if it has no effect.
-        values: its values, and what each of them sets; all others are refused. None: any is taken,
-            as it is.
-    """
-
-    requests: str
+    requests: str  # the kinds of requests that may have it
     name: str
-    type: Any
-    senders: str
-    sets: str | None = None
+    type: Any  # as msgspec takes it; null is always taken
+    senders: str  # whose clients send it
+    sets: str | None = None  # the field of the Struct that it sets; None if it has no effect
+    # Its values, each with the one that it sets; others are refused. None: any is taken as it is.
     values: Mapping[Any, Any] | None = None
 
     @property
     def effect(self) -> str:
-        """Say in a sentence what becomes of it."""
+        """Describe its effect in a sentence."""
         if self.values is None:
             return f"The same as `{self.sets}`." if self.sets else "Without effect."
         if not self.values:
@@ -60,7 +51,7 @@ class ClientField:
         return Annotated[self.type | None, Meta(description=about, extra_json_schema=allowed)]
 
     def apply(self, request: Any) -> None:
-        """Set what it stands for; raise Problem 422 for a value that would change the result."""
+        """Set the field that it stands for; Problem 422 for a value that changes the result."""
         value, why = getattr(request, self.name), None
         if value is None:
             return
@@ -71,7 +62,7 @@ class ClientField:
             if self.sets and getattr(request, self.sets) not in (None, value):
                 why = f"`{self.sets}` says something else"
         if why is not None:
-            raise Problem(422, f"{self.name}: {why}", "invalid_value", self.name)
+            raise unusable(self.name, why)
         if self.sets:
             setattr(request, self.sets, value)
 
@@ -153,7 +144,7 @@ def of_clients(kind: str) -> Callable[[type[T]], type[T]]:
 
 
 def settled(request: T) -> T:
-    """Return a request in which the fields of clients have set what they stand for."""
+    """Return a request in which the fields of clients have set those for which they stand."""
     for one in getattr(request, "client_fields", ()):
         one.apply(request)
     return request

@@ -78,7 +78,7 @@ class _Connection(HttpToolsProtocol):
     _phase = _Phase.NOTHING
     _field_bytes = 0  # of the target, headers and trailers of the request that is being parsed
     _unparsed = 0  # bytes received since the parser last recognised something
-    _resuming = False  # a new parser is being told what it must know to go on
+    _resuming = False  # a new parser is told how to go on
     _deaf = False  # nothing that arrives is parsed any more
     _is_head = False  # whether the request being parsed is a HEAD: its answer has no body
     _refusal: bytes | None = None  # waits for the answers to earlier requests
@@ -106,7 +106,7 @@ class _Connection(HttpToolsProtocol):
         for cycle in self._unanswered:  # uvicorn tells only the last one
             _disconnect(cycle)
 
-    # What comes in
+    # Incoming bytes
 
     def data_received(self, data: bytes) -> None:
         """Parse received data, in pieces no larger than the limit on unparsed bytes."""
@@ -127,7 +127,7 @@ class _Connection(HttpToolsProtocol):
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
-            reason = error.__context__  # what a callback of the parser raised
+            reason = error.__context__  # raised by a callback of the parser
             if isinstance(reason, RefusedError):
                 self._refuse(reason.status, reason.message)
             else:
@@ -180,7 +180,7 @@ class _Connection(HttpToolsProtocol):
                 return
             self.transport.write(_INTERIM)
 
-    # What the parser finds
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         if self._resuming:
@@ -251,7 +251,7 @@ class _Connection(HttpToolsProtocol):
         if self._field_bytes > self._listen.max_header_bytes:
             raise RefusedError(431, _TOO_LARGE)
 
-    # What goes out
+    # Outgoing bytes
 
     def on_response_complete(self) -> None:
         self._unanswered.popleft()

@@ -16,16 +16,16 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from mirror_rt import _core
-from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.admission.problems import Problem, too_large
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.http.client_fields import settled
 from mirror_rt.tokens.chunking import MOST_CHARACTERS
 
-# A body of up to so many bytes is decoded at once, which takes some milliseconds.
+# A body of at most this many bytes is decoded at once, which takes some milliseconds.
 _SMALL = 128 << 10
 # Least bytes of a part, and most bytes of an item that cannot be cut (a list of token ids).
 _PART, _LARGEST_ITEM = 64 << 10, 1 << 20
-# Replaces the large value, or what is in it, while the rest of the body is decoded. It is longer
+# Replaces the large value, or its contents, while the rest of the body is decoded. It is longer
 # than any field of bounded length allows, so that such a field is refused just as its real value
 # would be.
 STAND_IN = "\0large" * 1000
@@ -34,19 +34,16 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def decoders(type: type[T]) -> dict[str, msgspec.json.Decoder[T]]:
-    """Return decoders of a struct, by what becomes of fields that it does not have."""
+    """Return decoders of a struct, by the effect of fields that it does not have."""
     lenient = msgspec.defstruct(type.__name__, [], bases=(type,), forbid_unknown_fields=False)
     return {"refuse": msgspec.json.Decoder(type), "ignore": msgspec.json.Decoder(lenient)}
 
 
 class BodyDecoder(Generic[T]):
-    """A decoder of the bodies of one path.
+    """A decoder of the bodies of one path to a struct.
 
-    Args:
-        type: struct that a body is decoded to.
-        field: field that may be large; with dots, a field of a nested struct.
-        items: type of the field's value as a list.
-        stand_in: an item of such a list that no request has; a text, unless it takes none.
+    `field` may be large (with dots, it is that of a nested struct), and `items` is its type as a
+    list; `stand_in` is an item of such a list that no request has, a text unless it takes none.
     """
 
     def __init__(self, type: type[T], field: str, items: Any, stand_in: object = STAND_IN) -> None:
@@ -81,7 +78,7 @@ class BodyDecoder(Generic[T]):
             holder = getattr(holder, step)
         if getattr(holder, name) != given:
             raise self._too_large()
-        # No list of token ids has so many items; the rest of a longer list is not read.
+        # No list of token ids has as many items; the rest of a longer list is not read.
         most = max(config.max_items, _PART)
         parts = _parts(body, start + 1, stop - 1, cuts, is_text=not is_list)
         values = self._join(parts, most)
@@ -101,8 +98,8 @@ class BodyDecoder(Generic[T]):
             if continued:
                 text.append(found.pop(0))
                 if sum(map(len, text)) > MOST_CHARACTERS:
-                    raise Problem(413, f"{self._field}: a text of more than {MOST_CHARACTERS} "
-                                  "characters", "too_large", self._field)  # fmt: skip
+                    why = f"a text of more than {MOST_CHARACTERS} characters"
+                    raise too_large(self._field, why)
                 if not continues or found:
                     values.append("".join(text))
                     text.clear()
@@ -110,8 +107,7 @@ class BodyDecoder(Generic[T]):
                 text.append(found.pop())
             values += found
             if len(values) > most:
-                raise Problem(413, f"{self._field}: more than {most} items", "too_large",
-                              self._field)  # fmt: skip
+                raise too_large(self._field, f"more than {most} items")
         return values
 
     def _renumbered(self, error: msgspec.ValidationError, first: int) -> msgspec.ValidationError:

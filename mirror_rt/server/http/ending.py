@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 access = logging.getLogger("mirror_rt.server.access")
 
 _SECONDS = 2.0
-# What may wait in a connection for its client before the application has to wait, in bytes; and
+# The most bytes that wait in a connection for its client before the application has to wait; and
 # the least that a client has to take of it in `patience` seconds.
 _MOST_WAITING = _LEAST_TAKEN = 64 << 10
 
@@ -27,7 +27,7 @@ class LingeringTransport:
 
     Where a client has taken less than 64 KiB within `patience` seconds, in which there was always
     more for it, the connection is ended at once. So an answer that nobody reads ends, whatever it
-    is, and what is bound to a connection that was closed before it was read. All other attributes
+    is, and so does a connection that was closed before it was read. All other attributes
     are those of the transport within.
     """
 
@@ -63,7 +63,7 @@ class LingeringTransport:
             self._begin_watch()
 
     def close(self) -> None:
-        """Send what was written, and close: at once, or when the client has read everything."""
+        """Send all that was written, and close: at once, or when the client has read it."""
         if self.is_closing():
             return
         if not self.sending or not self._transport.can_write_eof():
@@ -82,7 +82,7 @@ class LingeringTransport:
                 timer.cancel()
 
     def _begin_watch(self) -> None:
-        """Watch from now on what the client takes, if there is something for it."""
+        """Watch from now on how much the client takes, if there is something for it."""
         waiting = self._transport.get_write_buffer_size()
         self._since, self._taken = self._loop.time(), self._written - waiting
         if waiting and self._watch is None:

@@ -1,4 +1,4 @@
-"""Check the head of a request before its body is read: where it ends, and what it asks for.
+"""Check the head of a request before its body is read: where it ends, and its target.
 
 If two servers in a row disagree on these questions, an attacker can make them see different
 requests. So whatever the standard leaves open is refused here (RFC 9112, sections 3 and 6).

@@ -16,28 +16,23 @@ from typing import Any
 import orjson
 
 from mirror_rt.scheduling import SchedulerStatistics
-from mirror_rt.server.admission.problems import Problem
-from mirror_rt.server.exchange import OCTETS, Answer, Exchange
-from mirror_rt.server.http import answers
+from mirror_rt.server.admission.problems import Problem, too_large, unusable
+from mirror_rt.server.exchange import OCTETS, Answer
+from mirror_rt.server.http import answers, schemas
 from mirror_rt.server.http.answers import Inferred, Values
+from mirror_rt.server.http.call import Call
 from mirror_rt.server.http.decoding import decoders
-from mirror_rt.server.http.inputs import encode, options_of
 from mirror_rt.server.http.operations import (
     EMBEDDED,
     MODEL_NAME,
     NAMED,
     OIP,
     TEXT,
+    constant,
     operation,
     parameter,
 )
 from mirror_rt.server.http.pieces import NUMPY, ROWS, vectors_answer
-from mirror_rt.server.http.schemas import (
-    IndexRequest,
-    InferInput,
-    InferParameters,
-    InferRequest,
-)
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.models.served_models import NamedEncoder
 from mirror_rt.vectors.quantization import Embeddings
@@ -46,7 +41,7 @@ from mirror_rt.version import __version__
 _LENGTH = "inference-header-content-length"
 # JSON is decoded in one piece, which takes some milliseconds; more texts go as bytes.
 _MOST_JSON = 1 << 20
-_decoders, _index = decoders(InferRequest), decoders(IndexRequest)
+_decoders, _index = decoders(schemas.InferRequest), decoders(schemas.IndexRequest)
 # Every model is the first version, which clients may name.
 _VERSION = "/v2/models/{name}/versions/1"
 _EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "statistics"]
@@ -54,22 +49,13 @@ _SERVER = {"name": "mirror_rt", "version": __version__, "extensions": _EXTENSION
 _COUNTED = {"name": MODEL_NAME, "version": "1", "inference_count": 7, "execution_count": 2}
 
 
-@operation(
-    OIP, "/v2", "The server", "Names the extensions of the protocol.", Values, about="The server.",
-    example=_SERVER,
+constant(
+    OIP, "/v2", "The server", "Names the extensions of the protocol.", _SERVER, about="The server."
+)
+constant(
+    OIP, "/v2/health/live", "Is the process alive?", "Answers as /health does.", {"live": True},
+    about="The process answers.", statuses=(),
 )  # fmt: skip
-async def server(_: Registry, __: Exchange, ___: bytes) -> Answer:
-    """Answer GET /v2: the server and its extensions of the protocol."""
-    return Answer(orjson.dumps(_SERVER))
-
-
-@operation(
-    OIP, "/v2/health/live", "Is the process alive?", "Answers as /health does.", Values,
-    about="The process answers.", example={"live": True}, statuses=(),
-)  # fmt: skip
-async def live(_: Registry, __: Exchange, ___: bytes) -> Answer:
-    """Answer GET /v2/health/live: the event loop works."""
-    return Answer(b'{"live":true}')
 
 
 @operation(
@@ -81,28 +67,26 @@ async def live(_: Registry, __: Exchange, ___: bytes) -> Answer:
     OIP, "/v2/health/ready", "Is every model ready?", "Answers as /ready does.", Values,
     about="Every model has just run.", example={"ready": True}, statuses=(503,),
 )  # fmt: skip
-async def ready(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
-    """Answer GET /v2/health/ready, and that of a model: every model has just run."""
-    name = exchange.scope["path_params"].get("name")
-    if name is not None:
-        registry.models.find(name, None)
-    await registry.check_ready()
-    return Answer(orjson.dumps({"ready": True} | ({} if name is None else {"name": name})))
+async def ready(call: Call) -> Answer:
+    if call.name is not None:
+        call.registry.models.find(call.name, None)
+    await call.registry.check_ready()
+    named = {} if call.name is None else {"name": call.name}
+    return Answer(orjson.dumps({"ready": True} | named))
 
 
 @operation(
     OIP, "/v2/repository/index", "The models", "Lists the models that give vectors, as Triton.",
-    answers.Models, about="The models.", request=IndexRequest, body={"ready": True},
+    answers.Models, about="The models.", request=schemas.IndexRequest, body={"ready": True},
     may_be_empty=True,
     example=[{"name": MODEL_NAME, "version": "1", "state": "READY", "reason": ""}],
 )  # fmt: skip
-async def index(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """Answer POST /v2/repository/index, whose body may be empty; every model can be asked."""
-    exchange.timeout(registry.config.timeout)  # which refuses what is none
-    if body:
-        _index[registry.config.unknown_fields].decode(body)
+async def index(call: Call) -> Answer:
+    call.exchange.timeout(call.config.timeout)  # refuses a header that is no number of seconds
+    if call.body:
+        _index[call.config.unknown_fields].decode(call.body)
     known = {"version": "1", "state": "READY", "reason": ""}
-    return Answer(orjson.dumps([{"name": one.name} | known for one in _encoders(registry)]))
+    return Answer(orjson.dumps([{"name": one.name} | known for one in _encoders(call.registry)]))
 
 
 @operation(
@@ -114,9 +98,8 @@ async def index(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     OIP, "/v2/models/stats", "What ran of all models", "As Triton's clients read it.", Values,
     about="Texts, runs and their times.", example={"model_stats": [_COUNTED]},
 )  # fmt: skip
-async def statistics(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
-    """Answer GET /v2/models/stats, and that of a model: what ran since it was loaded."""
-    name = exchange.scope["path_params"].get("name")
+async def statistics(call: Call) -> Answer:
+    name, registry = call.name, call.registry
     chosen = _encoders(registry) if name is None else [registry.models.find(name, None)]
     counted = [_counts(one.name, registry.counts(one)) for one in chosen]
     return Answer(orjson.dumps({"model_stats": counted}))
@@ -169,12 +152,11 @@ def _tensors(name: str, dimension: int) -> dict[str, Any]:
     example=_tensors(MODEL_NAME, 384), statuses=(401, 404, 422), parameters=(NAMED,),
     also=(_VERSION,),
 )  # fmt: skip
-async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
-    """Answer GET /v2/models/{name} and its /config: the tensors of a model."""
-    name = exchange.scope["path_params"]["name"]
-    size = registry.facts[registry.models.find(name, None)].dimension
-    if exchange.route.endswith("/config"):
-        return Answer(orjson.dumps(_configuration(name, size, registry.config.max_items)))
+async def model(call: Call) -> Answer:
+    name = call.exchange.scope["path_params"]["name"]
+    size = call.registry.facts[call.registry.models.find(name, None)].dimension
+    if call.exchange.route.endswith("/config"):
+        return Answer(orjson.dumps(_configuration(name, size, call.config.max_items)))
     return Answer(orjson.dumps(_tensors(name, size)))
 
 
@@ -182,7 +164,7 @@ async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
     OIP, "/v2/models/{name}/infer", "A vector for each text",
     "Encodes the tensor `text` to the tensor `embedding`. The parameter `dimensions` is here to "
     "keep the example short.",
-    Inferred, request=InferRequest, octets=True, also=(f"{_VERSION}/infer",),
+    Inferred, request=schemas.InferRequest, octets=True, also=(f"{_VERSION}/infer",),
     parameters=(NAMED, parameter(
         "header", "Inference-Header-Content-Length",
         "The bytes of the JSON, where texts follow it as bytes.", type="integer", minimum=0,
@@ -194,22 +176,19 @@ async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
         "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [1, 4], "data": EMBEDDED}],
     },
 )  # fmt: skip
-async def infer(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """Answer POST /v2/models/{name}/infer."""
-    size = _json_size(exchange, body)
+async def infer(call: Call) -> Answer:
+    body, size = call.body, _json_size(call)
     if size > _MOST_JSON:
         raise Problem(413, f"the JSON has more than {_MOST_JSON} bytes: send the texts as binary "
                       "data, or in several requests", "too_large")  # fmt: skip
-    request = _decoders[registry.config.unknown_fields].decode(memoryview(body)[:size])
-    name = exchange.scope["path_params"]["name"]
-    parameters = request.parameters or InferParameters()
-    exchange.most_seconds = (parameters.timeout or math.inf) / 1e6
-    service = await registry.service(exchange, name, parameters.lang)
-    texts = _texts(request.inputs[0], body[size:], registry.config.max_items)
-    options = options_of(parameters, service)
-    encoded = await encode(texts, "inputs", service, exchange, options)
+    request = _decoders[call.config.unknown_fields].decode(memoryview(body)[:size])
+    parameters = request.parameters or schemas.InferParameters()
+    call.exchange.most_seconds = (parameters.timeout or math.inf) / 1e6
+    await call.find(call.name, parameters.lang)
+    texts = _texts(request.inputs[0], body[size:], call.config.max_items)
+    encoded = await call.encode(call.items(texts, "inputs"), **call.options(parameters))
     vectors = encoded.embeddings
-    head = {"model_name": name} | ({"id": request.id} if request.id is not None else {})
+    head = {"model_name": call.name} | ({"id": request.id} if request.id is not None else {})
     if not _wants_bytes(request, parameters):
         return vectors_answer(_numbers(head, vectors), encoded)
     header = _header(head, vectors, {"binary_data_size": vectors.nbytes})
@@ -219,35 +198,35 @@ async def infer(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     return answer
 
 
-def _json_size(exchange: Exchange, body: bytes) -> int:
+def _json_size(call: Call) -> int:
     """Return the bytes of the JSON, with which the body begins."""
-    text = exchange.headers.get(_LENGTH.encode())
+    text, most = call.exchange.headers.get(_LENGTH.encode()), len(call.body)
     if text is None:
-        return len(body)
-    if not text.isdigit() or len(text) > 12 or int(text) > len(body):
-        raise Problem(400, f"{_LENGTH}: expected a number of at most the {len(body)} bytes of the "
-                      "body", "malformed", _LENGTH)  # fmt: skip
+        return most
+    if not text.isdigit() or len(text) > 12 or int(text) > most:
+        why = f"expected a number of at most the {most} bytes of the body"
+        raise Problem(400, f"{_LENGTH}: {why}", "malformed", _LENGTH)
     return int(text)
 
 
-def _texts(given: InferInput, raw: bytes, most: int) -> list[str]:
+def _texts(given: schemas.InferInput, raw: bytes, most: int) -> list[str]:
     """Return the texts of the input, from the JSON or from the bytes after it."""
     n = given.shape[0]
     if given.shape[1:] not in ([], [1]):
-        raise _mismatch(f"expected the shape [n] or [n, 1], got {given.shape}")
+        raise unusable("inputs", f"expected the shape [n] or [n, 1], got {given.shape}")
     if n > most:
-        raise Problem(413, f"inputs: {n} items, and at most {most} are accepted", "too_large",
-                      "inputs")  # fmt: skip
+        raise too_large("inputs", f"{n} items, and at most {most} are accepted")
     size = given.parameters.binary_data_size if given.parameters is not None else None
     if (given.data is None) == (size is None):
-        raise _mismatch("expected either data or parameters.binary_data_size")
+        raise unusable("inputs", "expected either data or parameters.binary_data_size")
     if (size or 0) != len(raw):
-        raise _mismatch(f"{len(raw)} bytes follow the JSON, and binary_data_size is {size}")
+        why = f"{len(raw)} bytes follow the JSON, and binary_data_size is {size}"
+        raise unusable("inputs", why)
     if given.data is None:
         return _unpack(raw, n)
     texts = [text for row in given.data for text in (row if isinstance(row, list) else [row])]
     if len(texts) != n:
-        raise _mismatch(f"{len(texts)} texts, and the shape is {given.shape}")
+        raise unusable("inputs", f"{len(texts)} texts, and the shape is {given.shape}")
     return texts
 
 
@@ -258,21 +237,17 @@ def _unpack(raw: bytes, n: int) -> list[str]:
         start = at + 4
         at = start + int.from_bytes(raw[at:start], "little")
         if start > len(raw) or at > len(raw):
-            raise _mismatch(f"item {i} goes beyond the bytes of the tensor")
+            raise unusable("inputs", f"item {i} goes beyond the bytes of the tensor")
         try:
             texts.append(raw[start:at].decode())
         except UnicodeDecodeError:
-            raise _mismatch(f"item {i} is not valid UTF-8") from None
+            raise unusable("inputs", f"item {i} is not valid UTF-8") from None
     if at != len(raw):
-        raise _mismatch(f"{len(raw) - at} bytes follow the {n} items of the shape")
+        raise unusable("inputs", f"{len(raw) - at} bytes follow the {n} items of the shape")
     return texts
 
 
-def _mismatch(reason: str) -> Problem:
-    return Problem(422, f"inputs: {reason}", "invalid_value", "inputs")
-
-
-def _wants_bytes(request: InferRequest, parameters: InferParameters) -> bool:
+def _wants_bytes(request: schemas.InferRequest, parameters: schemas.InferParameters) -> bool:
     for output in request.outputs or []:
         if output.parameters is not None and output.parameters.binary_data is not None:
             return output.parameters.binary_data

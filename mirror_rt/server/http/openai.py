@@ -9,11 +9,11 @@ from typing import Any
 
 import orjson
 
-from mirror_rt.server.admission.problems import Problem
-from mirror_rt.server.exchange import Answer, Exchange
+from mirror_rt.server.admission.problems import Problem, unusable
+from mirror_rt.server.exchange import Answer
 from mirror_rt.server.http.answers import Embeddings, Values
+from mirror_rt.server.http.call import Call
 from mirror_rt.server.http.decoding import BodyDecoder
-from mirror_rt.server.http.inputs import encode, options_of
 from mirror_rt.server.http.operations import (
     EMBEDDED,
     MODEL_NAME,
@@ -42,11 +42,9 @@ _MODEL = {"id": MODEL_NAME, "object": "model", "created": 1795366515, "owned_by"
         "model": MODEL_NAME, "usage": {"prompt_tokens": 6, "total_tokens": 6},
     },
 )  # fmt: skip
-async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """Answer POST /v1/embeddings."""
-    request = await _decode(body, registry.config)
-    service = await registry.service(exchange, request.model, request.lang)
-    encoded = await encode(request.input, "input", service, exchange, options_of(request, service))
+async def embeddings(call: Call) -> Answer:
+    request = await call.read(_decode)
+    encoded = await call.encode(call.items(request.input, "input"), **call.options(request))
     vectors, kinds = encoded.embeddings, request.encoding_format or "float"
     kinds = [kinds] if isinstance(kinds, str) else kinds
 
@@ -57,8 +55,7 @@ async def embeddings(registry: Registry, exchange: Exchange, body: bytes) -> Ans
             return {"object": "embedding_dict", "index": i, "embedding": found}
         return {"object": "embedding", "index": i, "embedding": found[kinds[0]]}
 
-    usage = dict.fromkeys(("prompt_tokens", "total_tokens"), exchange.tokens)
-    tail = {"model": service.model.name, "usage": usage}
+    tail = {"model": call.service.model.name, "usage": call.usage()}
     return results_answer(b'{"object":"list","data":[', result, tail, encoded)
 
 
@@ -77,15 +74,13 @@ def _packed(vector: Any) -> str:
         "id": "5a3f0c", "texts": [TEXT], "meta": _META,
     },
 )  # fmt: skip
-async def texts(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """Answer POST /v2/embed and /v1/embed."""
-    request = await _decode_texts(body, registry.config)
-    service = await registry.service(exchange, request.model, request.lang)
-    if (request.max_tokens or math.inf) < service.facts.max_length:
-        raise Problem(422, f"max_tokens: texts are cut at {service.facts.max_length} tokens, and "
-                      "not before", "invalid_value", "max_tokens")  # fmt: skip
-    request.on_too_long = request.on_too_long or registry.config.on_too_long or "truncate"
-    encoded = await encode(request.input, "texts", service, exchange, options_of(request, service))
+async def texts(call: Call) -> Answer:
+    request, exchange = await call.read(_decode_texts), call.exchange
+    most = call.service.facts.max_length
+    if (request.max_tokens or math.inf) < most:
+        raise unusable("max_tokens", f"texts are cut at {most} tokens, and not before")
+    request.on_too_long = request.on_too_long or call.config.on_too_long or "truncate"
+    encoded = await call.encode(call.items(request.input, "texts"), **call.options(request))
     first = exchange.scope["path"].endswith("/v1/embed")
     by_type = not first or getattr(request, "embedding_types", None) is not None
     tail = {
@@ -107,9 +102,8 @@ async def texts(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     OPENAI, "/v1/models", "The models", "Lists the models that are served.", Values,
     about="The models.", also=("/models",), example={"object": "list", "data": [_MODEL]},
 )  # fmt: skip
-async def models(registry: Registry, _: Exchange, __: bytes) -> Answer:
-    """Answer GET /v1/models."""
-    data = [_describe(registry, name) for name in registry.models.names]
+async def models(call: Call) -> Answer:
+    data = [_describe(call.registry, name) for name in call.registry.models.names]
     return Answer(orjson.dumps({"object": "list", "data": data}))
 
 
@@ -118,12 +112,10 @@ async def models(registry: Registry, _: Exchange, __: bytes) -> Answer:
     about="A model; `created` is the time of its export, in Unix seconds.", example=_MODEL,
     statuses=(401, 404), parameters=(NAMED,),
 )  # fmt: skip
-async def model(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
-    """Answer GET /v1/models/{name}."""
-    name = exchange.scope["path_params"]["name"]
-    if name not in registry.models.names:
+async def model(call: Call) -> Answer:
+    if call.name not in call.registry.models.names:
         raise Problem(404, "no such model: /v1/models lists them", "model_not_found", "model")
-    return Answer(orjson.dumps(_describe(registry, name)))
+    return Answer(orjson.dumps(_describe(call.registry, call.name)))
 
 
 def _describe(registry: Registry, name: str) -> dict[str, Any]:

@@ -79,7 +79,9 @@ _ERRORS: dict[str, Any] = {
 @functools.cache
 def openapi_document() -> dict[str, Any]:
     """Return the document, in OpenAPI 3.1."""
-    types = dict.fromkeys(kind for one in OPERATIONS for kind in _types(one))
+    types = dict.fromkeys(
+        kind for one in OPERATIONS for kind in (*one.requests, *one.answers, _error(one))
+    )
     made, components = msgspec.json.schema_components(
         list(types), ref_template="#/components/schemas/{name}"
     )
@@ -102,18 +104,8 @@ def openapi_document() -> dict[str, Any]:
     }
 
 
-def _types(one: Operation) -> list[Any]:
-    """Return the types of the request, the answer and the errors, whose schemas are needed."""
-    requests = [] if one.request is None else [one.request, *one.or_requests]
-    return [*requests, *_alternatives(one.answer), _error(one)]
-
-
 def _error(one: Operation) -> Any:
     return _ERRORS.get(one.tag, answers.Error)
-
-
-def _alternatives(answer: Any) -> tuple[Any, ...]:
-    return answer if isinstance(answer, tuple) else (answer,)
 
 
 def _any_of(types: Sequence[Any], schemas: Mapping[Any, Any]) -> dict[str, Any]:
@@ -125,9 +117,9 @@ def _operation(
     one: Operation, method: str, path: str, schemas: Mapping[Any, Any]
 ) -> dict[str, Any]:
     problem = schemas[_error(one)]
-    content: dict[str, Any] = {"schema": _any_of(_alternatives(one.answer), schemas)}
+    content: dict[str, Any] = {"schema": _any_of(one.answers, schemas)}
     content |= {} if one.example is None else {"example": one.example}
-    about = one.about or content["schema"].get("description") or one.answer.__doc__
+    about = one.about or content["schema"].get("description") or one.answers[0].__doc__
     media: dict[str, Any] = {one.media: content}
     if one.octets:
         media["application/octet-stream"] = {"schema": {"type": "string"}}
@@ -147,7 +139,7 @@ def _operation(
         "x-codeSamples": [{"lang": "shell", "label": "curl", "source": _curl(path, one.body)}],
     }
     if one.request is not None:
-        asked = {"schema": _any_of((one.request, *one.or_requests), schemas), "example": one.body}
+        asked = {"schema": _any_of(one.requests, schemas), "example": one.body}
         content = {"application/json": asked}
         described["requestBody"] = {"required": not one.may_be_empty, "content": content}
         described["parameters"] = [*one.parameters, _TIMEOUT]

@@ -7,7 +7,11 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import msgspec
+import orjson
 
+from mirror_rt.server.exchange import Answer
+from mirror_rt.server.http.answers import Values
+from mirror_rt.server.http.call import Call
 from mirror_rt.server.http.request_gate import Handler
 
 # The tags of the protocols.
@@ -32,46 +36,31 @@ NAMED = parameter("path", "name", "The name of a model.", type="string") | {
 
 @dataclass(frozen=True)
 class Operation:
-    """One method of a path: a POST if it has a request, else a GET.
+    """One method of a path: a POST if it has a request, else a GET."""
 
-    Attributes:
-        tag: the protocol that it belongs to.
-        path: its path, as Starlette writes it.
-        summary: a heading in the documents, which differs from all others of the tag.
-        description: a sentence or two for the documents.
-        answer: the type of the answer, which msgspec makes the schema of.
-        handler: the function that answers it.
-        about: what the answer is, where its type does not say so.
-        example: an answer; None for one that is a text.
-        request: the type that the body is decoded to; None for a GET.
-        or_requests: other types that the body may have.
-        body: an example of the request.
-        may_be_empty: whether the request may have no body.
-        media: the media type of the answer.
-        octets: whether the answer may be bytes, too.
-        statuses: the statuses of its errors; None for the usual ones of its method.
-        parameters: of the path, the query or the headers, as `parameter` describes them.
-        also: other paths at which it answers, as those of other servers.
-    """
-
-    tag: str
-    path: str
-    summary: str
-    description: str
-    answer: Any
-    handler: Handler
+    tag: str  # the protocol that it belongs to
+    path: str  # as Starlette writes it
+    summary: str  # a heading in the documents, which differs from all others of the tag
+    description: str  # a sentence or two for the documents
+    answers: tuple[Any, ...]  # the types of the answer, of which msgspec makes the schemas
+    handler: Handler  # the function that answers it
     _: KW_ONLY
-    about: str = ""
-    example: Any = None
-    request: type[msgspec.Struct] | None = None
-    or_requests: tuple[type[msgspec.Struct], ...] = ()
-    body: dict[str, Any] | None = None
-    may_be_empty: bool = False
-    media: str = "application/json"
-    octets: bool = False
-    statuses: tuple[int, ...] | None = None
-    parameters: tuple[dict[str, Any], ...] = ()
-    also: tuple[str, ...] = ()
+    about: str = ""  # describes the answer, where its type does not
+    example: Any = None  # an answer; None for one that is a text
+    request: type[msgspec.Struct] | None = None  # decodes the body; None for a GET
+    or_requests: tuple[type[msgspec.Struct], ...] = ()  # other types that the body may have
+    body: dict[str, Any] | None = None  # an example of the request
+    may_be_empty: bool = False  # whether the request may have no body
+    media: str = "application/json"  # the media type of the answer
+    octets: bool = False  # whether the answer may be bytes, too
+    statuses: tuple[int, ...] | None = None  # of its errors; None for the usual ones of the method
+    parameters: tuple[dict[str, Any], ...] = ()  # of path, query and headers, by `parameter`
+    also: tuple[str, ...] = ()  # other paths at which it answers, as those of other servers
+
+    @property
+    def requests(self) -> tuple[type[msgspec.Struct], ...]:
+        """The types that the body may have."""
+        return () if self.request is None else (self.request, *self.or_requests)
 
 
 OPERATIONS: list[Operation] = []
@@ -81,9 +70,27 @@ def operation(
     tag: str, path: str, summary: str, description: str, answer: Any, **more: Any
 ) -> Callable[[Handler], Handler]:
     """Let a handler answer a path, with the further fields of `Operation`."""
+    answers = answer if isinstance(answer, tuple) else (answer,)
 
     def add(handler: Handler) -> Handler:
-        OPERATIONS.append(Operation(tag, path, summary, description, answer, handler, **more))
+        OPERATIONS.append(Operation(tag, path, summary, description, answers, handler, **more))
         return handler
 
     return add
+
+
+def always(answer: Answer) -> Handler:
+    """Return a handler of a path whose answer is always the same."""
+
+    async def handler(_: Call) -> Answer:
+        return answer
+
+    return handler
+
+
+def constant(
+    tag: str, path: str, summary: str, description: str, value: dict[str, Any], **more: Any
+) -> None:
+    """Let a GET of a path always answer the same JSON value, which is its example, too."""
+    answers = operation(tag, path, summary, description, Values, example=value, **more)
+    answers(always(Answer(orjson.dumps(value))))

@@ -13,9 +13,10 @@ from typing import Any
 
 import orjson
 
-from mirror_rt.server.exchange import HTML, Answer, Exchange
+from mirror_rt.server.exchange import HTML, Answer
 from mirror_rt.server.http.answers import Values
-from mirror_rt.server.http.operations import MODEL_NAME, WATCH, operation
+from mirror_rt.server.http.call import Call
+from mirror_rt.server.http.operations import MODEL_NAME, WATCH, always, constant, operation
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.models.served_models import NamedEncoder
 from mirror_rt.version import __version__
@@ -28,7 +29,7 @@ _NOSNIFF = (b"x-content-type-options", b"nosniff")
 def _page(name: str, policy: str) -> Answer:
     """Return a page whose own scripts may run, and which may connect to this server alone.
 
-    `policy` says what else it may do. The page is static: it gets what it shows from other paths.
+    `policy` allows it more. The page is static: it gets its contents from other paths.
     """
     html = (_FOLDER / name).read_bytes()
     always = "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -73,13 +74,10 @@ DOCS_PAGE = _page(
 RENDERER = _renderer()
 
 
-@operation(
+operation(
     WATCH, "/", "The status page", "Shows models, load and queue in a browser.", str,
     about="A page of HTML.", media="text/html", statuses=(),
-)  # fmt: skip
-async def status_page(_: Registry, __: Exchange, ___: bytes) -> Answer:
-    """Answer GET /: a page that shows what /status says."""
-    return STATUS_PAGE
+)(always(STATUS_PAGE))  # fmt: skip
 
 
 @operation(
@@ -93,8 +91,8 @@ async def status_page(_: Registry, __: Exchange, ___: bytes) -> Answer:
         "models": [{"name": MODEL_NAME, "waiting_texts": 0, "texts": 7, "tokens": 44}],
     },
 )  # fmt: skip
-async def status(registry: Registry, _: Exchange, __: bytes) -> Answer:
-    """Answer GET /status: models, load, queue and memory of this process."""
+async def status(call: Call) -> Answer:
+    registry = call.registry
     values = {
         "version": __version__,
         "process": os.getpid(),
@@ -134,22 +132,18 @@ def _of_model(registry: Registry, model: NamedEncoder) -> dict[str, Any]:
     }
 
 
-@operation(
-    WATCH, "/health", "Is the process alive?", "Answers as long as the process does.", Values,
-    about="The process answers.", example={"status": "live"}, statuses=(),
+constant(
+    WATCH, "/health", "Is the process alive?", "Answers as long as the process does.",
+    {"status": "live"}, about="The process answers.", statuses=(),
 )  # fmt: skip
-async def health(_: Registry, __: Exchange, ___: bytes) -> Answer:
-    """Answer GET /health: the event loop works."""
-    return Answer(b'{"status":"live"}')
 
 
 @operation(
     WATCH, "/ready", "Is every model ready?", "Has just run every model.", Values,
     about="Every model has just run.", example={"status": "ready"}, statuses=(503,),
 )  # fmt: skip
-async def ready(registry: Registry, _: Exchange, __: bytes) -> Answer:
-    """Answer GET /ready: every model has just run."""
-    await registry.check_ready()
+async def ready(call: Call) -> Answer:
+    await call.registry.check_ready()
     return Answer(b'{"status":"ready"}')
 
 
@@ -157,7 +151,7 @@ async def ready(registry: Registry, _: Exchange, __: bytes) -> Answer:
     WATCH, "/metrics", "Metrics for Prometheus", "Returns counters and histograms.", str,
     about="Prometheus' text format.", media="text/plain",
 )  # fmt: skip
-async def metrics(registry: Registry, _: Exchange, __: bytes) -> Answer:
-    """Answer GET /metrics: all metrics in Prometheus' text format."""
-    text = await asyncio.to_thread(registry.metrics.text)  # it reads the files of all workers
-    return Answer(text, content_type=registry.metrics.content_type.encode())
+async def metrics(call: Call) -> Answer:
+    found = call.registry.metrics
+    text = await asyncio.to_thread(found.text)  # it reads the files of all workers
+    return Answer(text, content_type=found.content_type.encode())

@@ -48,9 +48,10 @@ def results_answer(
     head: bytes, result: Callable[[int], Any], tail: dict[str, Any] | None, encoded: EncodedTexts,
     scores: Scores | None = None, most: int | None = None,
 ) -> Answer:  # fmt: skip
-    """Write what each text got: the best by their scores, or all of them in their order.
+    """Write the result of each text: the best by their scores, or all of them in their order.
 
-    `head` is the beginning up to the list of results, and `tail` what follows them in an object.
+    `head` is the beginning up to the list of results, and `tail` has the fields that follow them in
+    an object.
     """
     n = len(encoded.embeddings)
     order = list(range(n)) if scores is None else np.argsort(-scores, kind="stable").tolist()[:most]

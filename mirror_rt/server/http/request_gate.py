@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,14 +21,16 @@ from mirror_rt.server.admission.problems import (
     openai_shape,
     problem_of,
     tei_shape,
+    try_again,
 )
 from mirror_rt.server.exchange import Answer, Exchange, HungUp, until_hang_up
+from mirror_rt.server.http.call import Call
 from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.monitoring.logs import where
 
 logger = logging.getLogger("mirror_rt.server")
 
-Handler = Callable[[Registry, Exchange, bytes], Awaitable[Answer]]
+Handler = Callable[[Call], Awaitable[Answer]]
 
 # Probes have no key; the documents and the page contain nothing that the source code does not.
 _OPEN = frozenset({"/health", "/ready", "/v2/health/live", "/v2/health/ready", "/docs",
@@ -51,6 +53,7 @@ def shape_of(path: str) -> ProblemShape:
     return openai_shape if is_openai else tei_shape
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Gate:
     """Wrap the routes; of a request, only its route, status and counts are recorded.
 
@@ -58,15 +61,14 @@ class Gate:
     route.
     """
 
-    def __init__(self, app: ASGIApp, registry: Registry, posts: Mapping[str, ASGIApp]) -> None:
-        self._app = app
-        self._registry = registry
-        self._posts = posts
+    app: ASGIApp
+    registry: Registry
+    posts: Mapping[str, ASGIApp]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on if its headers and key allow it, and record its outcome."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         exchange = scope[EXCHANGE] = Exchange(scope)
         name = exchange.request_id.encode()
@@ -77,23 +79,23 @@ class Gate:
                 message["headers"] = [*message["headers"], (b"x-request-id", name)]
             await send(message)
 
-        tracing = self._registry.tracing
+        tracing = self.registry.tracing
         span = tracing.begin(exchange) if tracing is not None else None
-        self._registry.metrics.open.inc()
+        self.registry.metrics.open.inc()
         try:
             refusal = self._refusal(scope, exchange)
             if refusal is None:
-                app = self._posts.get(_path(scope)) if scope["method"] == "POST" else None
-                await (app or self._app)(scope, receive, send_with_id)
+                app = self.posts.get(_path(scope)) if scope["method"] == "POST" else None
+                await (app or self.app)(scope, receive, send_with_id)
             else:
-                if (path := _path(scope)) in self._posts:
+                if (path := _path(scope)) in self.posts:
                     exchange.route = path
                 await answer_problem(refusal, scope, send_with_id)
         except HungUp:
             exchange.status, exchange.reason = HUNG_UP, "hung_up"  # whatever had been sent
-            self._registry.metrics.hang_ups.inc()
+            self.registry.metrics.hang_ups.inc()
         finally:
-            self._registry.metrics.open.dec()
+            self.registry.metrics.open.dec()
             self._note(exchange)
             if tracing is not None and span is not None:
                 tracing.end(span, exchange)
@@ -104,7 +106,7 @@ class Gate:
         if len(names) > len(set(names)):
             name = next(name for name in names if names.count(name) > 1).decode()
             return Problem(400, f"there is more than one {name} header", "malformed")
-        keys, path = self._registry.keys, _path(scope)
+        keys, path = self.registry.keys, _path(scope)
         # The page is open for reading only: a POST to the same path asks for vectors.
         page = path == "/" and scope["method"] in ("GET", "HEAD")
         if not keys.required or path in _OPEN or page:
@@ -114,7 +116,7 @@ class Gate:
 
     def _note(self, exchange: Exchange) -> None:
         seconds = time.monotonic() - exchange.began
-        self._registry.requests.note(
+        self.registry.requests.note(
             exchange.request_id, exchange.route, exchange.status or HUNG_UP, seconds,
             peer=exchange.scope.get("client"), reason=exchange.reason, model=exchange.model,
             texts=exchange.texts, tokens=exchange.tokens,
@@ -123,38 +125,32 @@ class Gate:
 
 _UNAUTHORIZED = Problem(401, "an API key is needed: Authorization: Bearer KEY", "invalid_api_key",
                         headers={"www-authenticate": "Bearer"}, close=True)  # fmt: skip
-_STOPPING = Problem(503, "the server is stopping", "stopping", headers={"retry-after": "1"},
-                    close=True)  # fmt: skip
+_STOPPING = replace(try_again("the server is stopping", "stopping"), close=True)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Endpoint:
-    """A route as an ASGI application, which answers a request or says what is wrong with it.
+    """A route as an ASGI application, which answers a request or describes its fault."""
 
-    `route` is its name in logs and metrics, and `reads` says whether a body is expected.
-    """
-
-    def __init__(
-        self, registry: Registry, handler: Handler, route: str, *, reads: bool = False
-    ) -> None:
-        self._registry = registry
-        self._handler = handler
-        self._route = route
-        self._reads = reads
+    registry: Registry
+    handler: Handler
+    route: str  # its name in logs and metrics
+    reads: bool = False  # whether a body is expected
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         exchange: Exchange = scope[EXCHANGE]
-        exchange.route = self._route
-        registry, body = self._registry, b""
+        exchange.route = self.route
+        registry, call = self.registry, Call(self.registry, exchange)
         with exchange.held:  # until the answer is sent
             try:
                 with registry.bodies.hold() as grow:
-                    if self._reads:
-                        body = await exchange.body(receive, registry.config, grow)
+                    if self.reads:
+                        call.body = await exchange.body(receive, registry.config, grow)
                         async with until_hang_up(receive):
-                            answer = await self._handler(registry, exchange, body)
+                            answer = await self.handler(call)
                     else:
-                        answer = await self._handler(registry, exchange, body)
+                        answer = await self.handler(call)
             except HungUp:
                 raise
             except asyncio.CancelledError:
@@ -163,23 +159,23 @@ class Endpoint:
                 # The time to drain has passed.
                 await answer_problem(_STOPPING, scope, send)
             except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
-                await answer_problem(self._problem(error, exchange, body), scope, send)
+                await answer_problem(self._problem(error, exchange, call.body), scope, send)
             else:
                 if not isinstance(answer.body, bytes):
-                    answer.held += len(body)  # it may have the texts, or be computed of them
+                    answer.held += len(call.body)  # it may have the texts, or be computed of them
                 if not isinstance(answer.body, AsyncGenerator):
                     exchange.held.close()  # the model is free before the client has read anything
-                body = b""
+                call.body = b""
                 await self._send(answer, exchange, receive, send)
 
     async def _send(self, answer: Answer, exchange: Exchange, receive: Receive, send: Send) -> None:
         """Send an answer; after a failure leave it without an end, which closes the connection."""
         try:
-            await answer.send(receive, send, self._registry.unread)
+            await answer.send(receive, send, self.registry.unread)
         except HungUp:
             raise
         except asyncio.CancelledError:
-            if not self._registry.stopping:
+            if not self.registry.stopping:
                 raise
             exchange.status, exchange.reason = _STOPPING.status, _STOPPING.code
             logger.warning("%s: the answer was cut off: the time to drain has passed",

@@ -24,7 +24,7 @@ Query = Annotated[Text, Meta(description="The text that the others are compared 
 Texts = Annotated[list[Text], SomeItems]
 TopN = Annotated[
     Annotated[int, Meta(ge=1)] | None,
-    Meta(description="Return only so many of the best; all of them if null."),
+    Meta(description="The number of the best to return; all of them if null."),
 ]
 
 
@@ -42,7 +42,7 @@ class PredictParameters(Struct, forbid_unknown_fields=True):
 
     function_to_apply: Annotated[
         Literal["sigmoid", "softmax", "none"] | None,
-        Meta(description="What makes scores of the outputs of the model."),
+        Meta(description="The function that makes scores of the outputs of the model."),
     ] = None
     top_k: TopN = None
 
@@ -71,7 +71,7 @@ RawScores = Annotated[
 
 
 class CutRequest(OfModel, kw_only=True):
-    """What requests for scores share that cut long texts unless they say otherwise."""
+    """The fields of requests for scores that cut long texts unless they say otherwise."""
 
     truncate: Annotated[
         bool | None, Meta(description="Cut texts that are too long, or refuse them if false.")
@@ -89,7 +89,7 @@ Returned = Annotated[
 
 
 class RankedRequest(CutRequest, kw_only=True):
-    """What requests for the order of documents share."""
+    """The fields that all requests for the order of documents have."""
 
     query: Query
     documents: DocumentList
@@ -97,7 +97,7 @@ class RankedRequest(CutRequest, kw_only=True):
     return_documents: Returned = None
     max_tokens_per_doc: Annotated[
         Annotated[int, Meta(ge=1, lt=1 << 31)] | None,
-        Meta(description="Cut every document after so many tokens."),
+        Meta(description="Cut every document after this number of tokens."),
     ] = None
     raw_scores: RawScores = None
 

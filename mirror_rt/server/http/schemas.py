@@ -1,6 +1,6 @@
 """Define the bodies of requests; msgspec decodes and checks them, and writes their schemas.
 
-The descriptions of the fields are what readers of /docs see.
+Readers of /docs see the descriptions of the fields.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Inputs = Annotated[
 ]
 Dimensions = Annotated[
     Annotated[int, Meta(ge=0, le=1 << 20)] | None,
-    Meta(description="Keep so many of the first dimensions of each vector; all if null or 0."),
+    Meta(description="Keep this number of the first dimensions of each vector; all if null or 0."),
 ]
 Name = Annotated[str, Meta(max_length=256)]
 ModelName = Annotated[
@@ -85,7 +85,7 @@ class VectorOptions(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class VectorsRequest(VectorOptions, kw_only=True):
-    """What requests for vectors share."""
+    """The fields that all requests for vectors have."""
 
     input: Inputs
     model: ModelName = None
@@ -200,7 +200,7 @@ class TensorParameters(Struct, forbid_unknown_fields=True):
 
     binary_data_size: Annotated[
         Annotated[int, Meta(ge=0, lt=1 << 31)] | None,
-        Meta(description="The texts are so many bytes after the JSON: each its length as a "
+        Meta(description="The number of bytes of the texts after the JSON: each its length as a "
              "little-endian uint32, and its UTF-8."),
     ] = None  # fmt: skip
 

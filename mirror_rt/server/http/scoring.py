@@ -1,4 +1,4 @@
-"""Score pairs of texts for the protocols of rerankers, and write what they got."""
+"""Score pairs of texts for the protocols of rerankers, and write the results."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from mirror_rt.inference.vector_layers import ACTIVATIONS
 from mirror_rt.pipeline.options import OnTooLong
 from mirror_rt.pipeline.results import EncodedTexts
-from mirror_rt.server.admission.problems import Problem
-from mirror_rt.server.exchange import Exchange
+from mirror_rt.server.admission.problems import Problem, unusable
+from mirror_rt.server.http.call import Call
 from mirror_rt.server.http.inputs import check_number, check_texts, too_long
 from mirror_rt.server.http.pieces import Scores
 from mirror_rt.server.http.rerank_schemas import CutRequest, ScoreRequest
@@ -21,36 +21,30 @@ from mirror_rt.tokens.pairs import Pair
 
 
 async def score_texts(
-    service: ModelService, exchange: Exchange, queries: Sequence[str], texts: Sequence[str],
-    name: str, cut: str, most_tokens: int | None = None,
+    call: Call, queries: Sequence[str], texts: Sequence[str], name: str, cut: str,
+    most_tokens: int | None = None,
 ) -> EncodedTexts:  # fmt: skip
     """Check the texts in the field `name`, and score each, or its first tokens.
 
     There is one query, or one for each text.
     """
-    if len(service.facts.labels) != 1:
-        raise Problem(422, f"{service.model.name} gives several scores, which have no order: ask "
-                      "/predict", "wrong_model", "model")  # fmt: skip
-    check_number(texts, name, service.config.max_items)
+    if len(call.service.facts.labels) != 1:
+        why = f"{call.service.model.name} gives several scores, which have no order: ask /predict"
+        raise Problem(422, why, "wrong_model", "model")
+    check_number(texts, name, call.config.max_items)
     check_texts(queries, "query")
     check_texts(texts, name)
     items = [Pair(queries[min(i, len(queries) - 1)], text) for i, text in enumerate(texts)]
-    return await score_items(service, exchange, items, cut, most_tokens)
+    return await score_items(call, items, cut, most_tokens)
 
 
 async def score_items(
-    service: ModelService, exchange: Exchange, items: list[Pair], cut: str,
-    most_tokens: int | None = None,
-) -> EncodedTexts:  # fmt: skip
+    call: Call, items: list[Pair], cut: str, most_tokens: int | None = None
+) -> EncodedTexts:
     """Score texts or pairs, which are cut, or refused where they are too long (`cut`)."""
-    exchange.texts = len(items)
-    timeout = exchange.timeout(service.config.timeout)
-    shorten = None if most_tokens is None else partial(_shorten, service, most_tokens)
-    encoded = await service.encode(
-        items, timeout, exchange.times, shorten, on_too_long=cast(Any, cut)
-    )
-    exchange.tokens = sum(encoded.token_counts.tolist())
-    return encoded
+    call.exchange.texts = len(items)
+    shorten = None if most_tokens is None else partial(_shorten, call.service, most_tokens)
+    return await call.encode(items, shorten, on_too_long=cast(Any, cut))
 
 
 def as_items(inputs: Sequence[str | list[str]]) -> list[Pair]:
@@ -59,8 +53,7 @@ def as_items(inputs: Sequence[str | list[str]]) -> list[Pair]:
     for i, given in enumerate(inputs):
         texts = [given] if isinstance(given, str) else given
         if not 1 <= len(texts) <= 2:
-            why = f"inputs: item {i} has {len(texts)} texts, expected one or two"
-            raise Problem(422, why, "invalid_value", "inputs")
+            raise unusable("inputs", f"item {i} has {len(texts)} texts, expected one or two")
         check_texts(texts, "inputs", i)
         items.append(Pair(texts[0], texts[1] if len(texts) > 1 else None))
     return items
@@ -91,9 +84,9 @@ def probabilities(
     return ACTIVATIONS[function or default](logits)
 
 
-def cut_or_refuse(service: ModelService, request: ScoreRequest | CutRequest) -> str:
-    """Return what becomes of pairs that are too long: they are cut, or refused."""
-    choice: OnTooLong = service.config.on_too_long or (
+def cut_or_refuse(call: Call, request: ScoreRequest | CutRequest) -> str:
+    """Choose whether pairs that are too long are cut, or refused."""
+    choice: OnTooLong = call.config.on_too_long or (
         "truncate" if isinstance(request, ScoreRequest) else "error"
     )
     direction = getattr(request, "truncation_direction", None)
@@ -111,7 +104,7 @@ def by_score(labels: Sequence[str], scores: Scores) -> list[dict[str, Any]]:
     return [{"label": labels[j], "score": scores[j]} for j in order]
 
 
-def tail_of(service: ModelService, exchange: Exchange, kind: str = "list") -> dict[str, Any]:
-    """Return what an answer has besides its results."""
-    usage = dict.fromkeys(("prompt_tokens", "total_tokens"), exchange.tokens)
-    return {"id": exchange.request_id, "model": service.model.name, "object": kind, "usage": usage}
+def tail_of(call: Call, kind: str = "list") -> dict[str, Any]:
+    """Return the fields of an answer besides its results."""
+    own = {"id": call.exchange.request_id, "model": call.service.model.name}
+    return own | {"object": kind, "usage": call.usage()}

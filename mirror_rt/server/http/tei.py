@@ -11,16 +11,11 @@ import orjson
 
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.server.admission.problems import Problem
-from mirror_rt.server.exchange import Answer, Exchange
-from mirror_rt.server.http import answers
+from mirror_rt.server.exchange import Answer
+from mirror_rt.server.http import answers, schemas
+from mirror_rt.server.http.call import Call
 from mirror_rt.server.http.decoding import BodyDecoder
-from mirror_rt.server.http.inputs import (
-    check_lengths,
-    check_number,
-    encode,
-    items_of,
-    too_long,
-)
+from mirror_rt.server.http.inputs import check_lengths, check_number, too_long
 from mirror_rt.server.http.operations import (
     EMBEDDED,
     MODEL_NAME,
@@ -41,26 +36,15 @@ from mirror_rt.server.http.pieces import (
 )
 from mirror_rt.server.http.rerank import predict, rerank
 from mirror_rt.server.http.rerank_schemas import PredictRequest, RerankRequest
-from mirror_rt.server.http.schemas import (
-    DecodeRequest,
-    EmbedAllRequest,
-    EmbedRequest,
-    IdLists,
-    InputList,
-    SimilarityParameters,
-    SimilarityRequest,
-    TokenizeRequest,
-)
-from mirror_rt.server.models.registry import Registry
 from mirror_rt.server.models.service import ModelFacts
 from mirror_rt.vectors.search import cosine_similarity
 from mirror_rt.version import __version__
 
-_embed = BodyDecoder(EmbedRequest, "inputs", InputList)
-_embed_all = BodyDecoder(EmbedAllRequest, "inputs", InputList)
-_similarity = BodyDecoder(SimilarityRequest, "inputs.sentences", list[str])
-_tokenize = BodyDecoder(TokenizeRequest, "inputs", list[str])
-_decode = BodyDecoder(DecodeRequest, "ids", IdLists, [0] * 1000)
+_embed = BodyDecoder(schemas.EmbedRequest, "inputs", schemas.InputList)
+_embed_all = BodyDecoder(schemas.EmbedAllRequest, "inputs", schemas.InputList)
+_similarity = BodyDecoder(schemas.SimilarityRequest, "inputs.sentences", list[str])
+_tokenize = BodyDecoder(schemas.TokenizeRequest, "inputs", list[str])
+_decode = BodyDecoder(schemas.DecodeRequest, "ids", schemas.IdLists, [0] * 1000)
 # In a text the quotes would be escaped, so this finds a key.
 _INPUTS = re.compile(rb'"inputs"\s*:\s*(.)')
 _QUERY = re.compile(rb'"query"\s*:')
@@ -71,38 +55,31 @@ _QUERY = re.compile(rb'"query"\s*:')
     "Answers as /similarity where `inputs` is an object, and else as /embed: Hugging Face's client "
     "asks here. Where the default model is a reranker, as /rerank or /predict.",
     (answers.Vectors, answers.Cosines, answers.Ranks, answers.LabelsOfOne, answers.LabelsOfAll),
-    about="What the path that is meant would answer.", example=[EMBEDDED], request=EmbedRequest,
-    or_requests=(SimilarityRequest, RerankRequest, PredictRequest),
+    about="The answer of the path that is meant.", example=[EMBEDDED],
+    request=schemas.EmbedRequest,
+    or_requests=(schemas.SimilarityRequest, RerankRequest, PredictRequest),
     body={"inputs": [TEXT], "dimensions": 4},
 )  # fmt: skip
-async def root(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """Answer POST / as the default model can: /embed, or /similarity where `inputs` is an object.
-
-    A reranker answers as /rerank where there is a `query`, and else as /predict.
-    """
-    if registry.models.default.reranks:
-        score = rerank if _QUERY.search(body) else predict
-        return await score(registry, exchange, body)
-    found = _INPUTS.search(body)
-    answer = similarity if found is not None and found[1] == b"{" else embed
-    return await answer(registry, exchange, body)
+async def root(call: Call) -> Answer:
+    if call.registry.models.default.reranks:
+        return await (rerank if _QUERY.search(call.body) else predict)(call)
+    found = _INPUTS.search(call.body)
+    return await (similarity if found is not None and found[1] == b"{" else embed)(call)
 
 
 @operation(
     TEI, "/embed", "A vector for each text",
     "Encodes texts or token ids. The field `dimensions` is here to keep the example short.",
-    answers.Vectors, example=[EMBEDDED], request=EmbedRequest,
+    answers.Vectors, example=[EMBEDDED], request=schemas.EmbedRequest,
     body={"inputs": [TEXT], "dimensions": 4},
 )  # fmt: skip
-async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """Answer POST /embed."""
-    request = await _embed(body, registry.config)
-    service = await registry.service(exchange, request.model, request.lang)
-    options = _options(registry, request) | {
+async def embed(call: Call) -> Answer:
+    request = await call.read(_embed)
+    options = _options(call, request) | {
         "normalize_embeddings": request.normalize,
         "truncate_dim": request.dimensions or None,
     }
-    encoded = await encode(request.inputs, "inputs", service, exchange, options)
+    encoded = await call.encode(call.items(request.inputs, "inputs"), **options)
     return vectors_answer(rows_of(encoded.embeddings), encoded)
 
 
@@ -110,37 +87,33 @@ async def embed(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
     TEI, "/embed_all", "A vector for each token",
     "Returns the vectors of all tokens of each text, before pooling, special tokens included. The "
     "example shows the beginning of each vector.",
-    answers.TokenVectors, request=EmbedAllRequest, body={"inputs": ["Hello"]},
+    answers.TokenVectors, request=schemas.EmbedAllRequest, body={"inputs": ["Hello"]},
     example=[[[0.1623, 0.0429, 0.0673], [-0.5365, 0.6194, 0.7126], [-0.7608, 0.3314, 0.1633]]],
     statuses=(*POST_STATUSES, 501),
 )  # fmt: skip
-async def embed_all(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """Answer POST /embed_all: a vector for each token, before pooling."""
-    request = await _embed_all(body, registry.config)
-    service = await registry.service(exchange, request.model, request.lang)
-    if not service.encoder.has_token_vectors:
+async def embed_all(call: Call) -> Answer:
+    request, exchange = await call.read(_embed_all), call.exchange
+    if not call.service.encoder.has_token_vectors:
         raise Problem(501, "this graph gives no token vectors", "not_supported")
-    items = items_of(request.inputs, "inputs", service, exchange)
-    timeout = exchange.timeout(registry.config.timeout)
-    vectors = service.token_vectors(items, timeout, _options(registry, request), exchange.times)
+    items = call.items(request.inputs, "inputs")
+    options = _options(call, request)
+    vectors = call.service.token_vectors(items, call.seconds, options, exchange.times)
     return await begun(arrays_of(vectors, exchange))
 
 
 @operation(
     TEI, "/similarity", "The cosines of a text with others",
     "Compares a text with others: one cosine, from -1 to 1, for each of them.",
-    answers.Cosines, example=[0.7135484, 0.009120454], request=SimilarityRequest,
+    answers.Cosines, example=[0.7135484, 0.009120454], request=schemas.SimilarityRequest,
     body={"inputs": {"source_sentence": TEXT, "sentences": ["A kitten naps.", "Stocks fell."]}},
 )  # fmt: skip
-async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """Answer POST /similarity: the cosines of one text with others."""
-    request = await _similarity(body, registry.config)
-    service = await registry.service(exchange, request.model, request.lang)
+async def similarity(call: Call) -> Answer:
+    request = await call.read(_similarity)
     if not request.inputs.sentences:
         raise Problem(400, "inputs.sentences: it is empty", "empty", "inputs")
     texts = [request.inputs.source_sentence, *request.inputs.sentences]
-    options = _options(registry, request.parameters or SimilarityParameters())
-    encoded = await encode(texts, "inputs", service, exchange, options)
+    options = _options(call, request.parameters or schemas.SimilarityParameters())
+    encoded = await call.encode(call.items(texts, "inputs"), **options)
     cosines = cosine_similarity(encoded.embeddings[:1], encoded.embeddings[1:])[0]
     content = orjson.dumps(cosines, option=NUMPY)
     return Answer(content, headers=truncated_header(encoded))
@@ -148,7 +121,7 @@ async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Ans
 
 @operation(
     TEI, "/tokenize", "The tokens of texts", "Shows how the model splits each text.",
-    answers.Tokens, request=TokenizeRequest, body={"inputs": "Hello world"},
+    answers.Tokens, request=schemas.TokenizeRequest, body={"inputs": "Hello world"},
     example=[[
         {"id": 101, "text": "[CLS]", "special": True, "start": None, "stop": None},
         {"id": 7592, "text": "Hello", "special": False, "start": 0, "stop": 5},
@@ -156,12 +129,11 @@ async def similarity(registry: Registry, exchange: Exchange, body: bytes) -> Ans
         {"id": 102, "text": "[SEP]", "special": True, "start": None, "stop": None},
     ]],
 )  # fmt: skip
-async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """Answer POST /tokenize: the tokens of texts and their positions."""
-    request = await _tokenize(body, registry.config)
-    service = await registry.service(exchange, request.model, request.lang)
+async def tokenize(call: Call) -> Answer:
+    request = await call.read(_tokenize)
+    service, exchange = call.service, call.exchange
     texts = [request.inputs] if isinstance(request.inputs, str) else request.inputs
-    check_number(texts, "inputs", service.config.max_items)
+    check_number(texts, "inputs", call.config.max_items)
     exchange.texts = len(texts)
     check_lengths(texts, "inputs", service.most_characters)
     name = request.prompt_name
@@ -175,27 +147,23 @@ async def tokenize(registry: Registry, exchange: Exchange, body: bytes) -> Answe
         exchange.tokens = (exchange.tokens or 0) + sum(map(len, tokens))
         return b",".join(orjson.dumps([piece._asdict() for piece in found]) for found in tokens)
 
-    timeout = exchange.timeout(registry.config.timeout)
-    return await begun(listed(service.tokens(texts, timeout, work, "show")))
+    return await begun(listed(service.tokens(texts, call.seconds, work, "show")))
 
 
 @operation(
     TEI, "/decode", "The texts of token ids", "Joins the tokens of each list to a text.",
-    answers.Texts, example=["hello world"], request=DecodeRequest,
+    answers.Texts, example=["hello world"], request=schemas.DecodeRequest,
     body={"ids": [101, 7592, 2088, 102]},
 )  # fmt: skip
-async def decode(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
-    """Answer POST /decode: the texts of token ids."""
-    request = await _decode(body, registry.config)
-    service = await registry.service(exchange, request.model, request.lang)
-    ids = items_of(cast("InputList", request.ids), "ids", service, exchange)
-    tokenizer, skip = service.encoder.pipeline.tokenizer, request.skip_special_tokens
+async def decode(call: Call) -> Answer:
+    request = await call.read(_decode)
+    ids = call.items(cast("schemas.InputList", request.ids), "ids")
+    tokenizer, skip = call.service.encoder.pipeline.tokenizer, request.skip_special_tokens
 
     def work(chosen: Sequence[list[int]]) -> bytes:
         return b",".join(map(orjson.dumps, tokenizer.texts_of(chosen, skip_special=skip)))
 
-    timeout = exchange.timeout(registry.config.timeout)
-    return await begun(listed(service.tokens(ids, timeout, work, "join")))
+    return await begun(listed(call.service.tokens(ids, call.seconds, work, "join")))
 
 
 @operation(
@@ -217,10 +185,9 @@ async def decode(registry: Registry, exchange: Exchange, body: bytes) -> Answer:
         }.items()
     ),
 )  # fmt: skip
-async def info(registry: Registry, exchange: Exchange, _: bytes) -> Answer:
-    """Answer GET /info: a model (`?model=`, `?lang=`; the default one without) and its limits."""
-    asked = dict(parse_qsl(exchange.scope["query_string"].decode("latin-1")))
-    config = registry.config
+async def info(call: Call) -> Answer:
+    asked = dict(parse_qsl(call.exchange.scope["query_string"].decode("latin-1")))
+    config, registry = call.config, call.registry
     model = registry.models.find(asked.get("model"), asked.get("lang"), reranks=None)
     facts = registry.facts[model]
     values = {
@@ -257,8 +224,10 @@ def _type_of(facts: ModelFacts) -> dict[str, Any]:
     return {"reranker" if len(numbered) == 1 else "classifier": ids}
 
 
-def _options(registry: Registry, request: EmbedAllRequest | SimilarityParameters) -> EncodeKeywords:
-    choice = registry.config.on_too_long or "truncate"
+def _options(
+    call: Call, request: schemas.EmbedAllRequest | schemas.SimilarityParameters
+) -> EncodeKeywords:
+    choice = call.config.on_too_long or "truncate"
     options: EncodeKeywords = {
         "on_too_long": too_long(choice, request.truncate, request.truncation_direction)
     }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mirror_rt.encoding.model_cache import Entry, ModelCache
 from mirror_rt.errors import ClosedError, MirrorError, OverloadedError
-from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.admission.problems import try_again
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.models.served_models import NamedEncoder
 from mirror_rt.server.models.service import ModelService
@@ -47,7 +47,7 @@ class Loader:
         self._loads: dict[NamedEncoder, _Load] = {}
 
     async def use(self, model: NamedEncoder, seconds: float) -> Use:
-        """Begin a use of a model, which is loaded within so many seconds.
+        """Begin a use of a model, which has to be loaded within `seconds`.
 
         ClosedError says that the model was replaced meanwhile, Problem 503 that it was not loaded,
         and OverloadedError that too many requests wait for models, or that there is no room.
@@ -62,11 +62,11 @@ class Loader:
         load.waiting += 1
         try:
             async with asyncio.timeout(seconds):
-                await _done(load.future)
-            return self._cache.use_again(load.future.result())
+                # Others wait for it, too, so that it is not cancelled with this task.
+                loaded = await asyncio.shield(asyncio.wrap_future(load.future))
+            return self._cache.use_again(loaded)
         except TimeoutError:
-            why = f"{model.name} is not loaded yet: try again"
-            raise Problem(503, why, "not_loaded", headers={"retry-after": "1"}) from None
+            raise try_again(f"{model.name} is not loaded yet: try again", "not_loaded") from None
         finally:
             load.waiting -= 1
             if not load.waiting:
@@ -94,20 +94,8 @@ class Loader:
             logger.error("%s cannot be loaded: %s", model.name, " ".join(str(error).split()))
             self._failed()
             why = f"{model.name} cannot be loaded; the server's log has more"
-            raise Problem(503, why, "not_loaded", headers={"retry-after": "1"}) from error
+            raise try_again(why, "not_loaded") from error
 
     def _end(self, future: Future[Use]) -> None:
         if not future.cancelled() and future.exception() is None:
             self.release(future.result())
-
-
-async def _done(future: Future[Use]) -> None:
-    """Wait for a future that others wait for, too; it is not cancelled with this task."""
-    done, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def tell(_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(done.set)
-
-    future.add_done_callback(tell)
-    await done.wait()

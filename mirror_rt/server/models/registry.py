@@ -15,7 +15,7 @@ from mirror_rt.errors import ClosedError, MirrorError
 from mirror_rt.scheduling import SchedulerStatistics, Turns
 from mirror_rt.server.admission.api_keys import ApiKeys
 from mirror_rt.server.admission.holding import BodyRoom, Unread
-from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.admission.problems import Problem, try_again
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.exchange import Exchange
 from mirror_rt.server.models.loader import Loader
@@ -31,7 +31,7 @@ logger = logging.getLogger("mirror_rt.server")
 
 # /ready runs the model; everybody who asks within _PROBE_KEPT seconds gets the same answer.
 _PROBE_SECONDS, _PROBE_KEPT = 5.0, 0.5
-# Seconds. A model that has let nobody in for so long, and would let nobody in now, is not ready.
+# A model that has let nobody in for this time, in seconds, and would not now, is not ready.
 _REFUSED_SECONDS = 10.0
 # Limits for all requests together: how many bodies of the largest size, and how many bytes.
 _BODIES, _MOST_BYTES = 4, 64 << 20
@@ -45,7 +45,7 @@ class Registry:
         self.models = models
         """The models that serve now."""
         self.facts: MutableMapping[NamedEncoder, ModelFacts] = WeakKeyDictionary()
-        """What is known of each model, which may have left the memory."""
+        """The facts of each model, also of those that have left the memory."""
         self.began = time.monotonic()
         self.metrics = Metrics(config.timeout)
         self.recent = Recent()
@@ -81,7 +81,7 @@ class Registry:
         return {model.name: loaded[model] for model in models if model in loaded}
 
     def counts(self, model: NamedEncoder) -> SchedulerStatistics:
-        """Return what ran of a model since it was loaded, and what waits."""
+        """Return the counts of a model since it was loaded, and of its waiting texts."""
         service = self.services.get(model.name)
         return SchedulerStatistics() if service is None else service.scheduler.statistics()
 
@@ -114,7 +114,7 @@ class Registry:
         """Raise Problem 503 while models are not warm, or if warming them up failed."""
         if not self.warm.is_set():
             why = "warming up" if self._failure is None else "a model failed when it was first run"
-            raise Problem(503, f"not ready: {why}", "not_ready", headers={"retry-after": "1"})
+            raise try_again(f"not ready: {why}")
 
     def wait_until_warm(self) -> None:
         """Wait for the warm-up; raise the error of a model that failed in it."""
@@ -123,7 +123,7 @@ class Registry:
             raise self._failure
 
     def watch(self) -> None:
-        """Let `reload` load again what has changed of the sources, and check that regularly."""
+        """Let `reload` load changed sources again, and look for changes regularly."""
         sources = [one for one in self.models.sources if one.source is not None]
         self._reloader = Reloader(sources, self.config.reload_interval, self.replace, self.metrics)
 
@@ -164,7 +164,7 @@ class Registry:
         if self.stopping:
             raise Problem(503, "not ready: stopping", "not_ready")
         if (why := self.refusing) is not None:
-            raise Problem(503, f"not ready: {why}", "not_ready", headers={"retry-after": "1"})
+            raise try_again(f"not ready: {why}")
         if self._probe is None or (
             self._probe.done() and time.monotonic() - self._probed > _PROBE_KEPT
         ):
@@ -197,7 +197,7 @@ class Registry:
 
     @property
     def state(self) -> Literal["ready", "warming up", "failed", "stopping", "refusing"]:
-        """Return what is known without running a model; requests are accepted if it is ready."""
+        """Return the state without running a model; requests are accepted if it is ready."""
         if self.stopping:
             return "stopping"
         if self.warm.is_set():

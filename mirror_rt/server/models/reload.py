@@ -26,14 +26,10 @@ _TURN_SECONDS = 0.05
 
 
 class Reloader(Watcher):
-    """Watch the manifests, on request and at intervals, and load again what has changed.
+    """Watch the manifests of sources, as `Watcher` does, and load again those that have changed.
 
-    Args:
-        models: the models of each source that is watched.
-        interval: seconds between two looks; None to look on request alone.
-        replace: serves other models in place of those of a source; raises an error if they do not
-            run.
-        metrics: learns of every attempt.
+    `replace` serves other models in place of those of a source; it raises an error if they do not
+    run. `metrics` learns of every attempt.
     """
 
     def __init__(
@@ -53,7 +49,7 @@ class Reloader(Watcher):
         self._thread.join()
 
     def look(self, *, asked: bool = False) -> None:
-        """Load again what has changed."""
+        """Load changed sources again."""
         for number in self._complaints:
             self._look(number, asked=asked)
         self._metrics.reloaded.set(not any(self._complaints.values()))
@@ -87,7 +83,7 @@ class Reloader(Watcher):
                 self._replace(old, models)
         except (MirrorError, OSError) as error:
             self._keep(number, " ".join(str(error).split()), asked=asked)
-        except Exception as error:  # noqa: BLE001 - whatever it is, what serves goes on
+        except Exception as error:  # noqa: BLE001 - whatever it is, the old models go on
             self._keep(number, where(error), asked=asked)
         else:
             self._models[number], self._complaints[number] = models, ""

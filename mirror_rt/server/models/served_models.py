@@ -14,7 +14,7 @@ from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.languages.tags import find_language, language_key, need_language
 from mirror_rt.reranking.reranker import Reranker
-from mirror_rt.server.admission.problems import Problem
+from mirror_rt.server.admission.problems import Problem, unusable
 from mirror_rt.server.config import ServerConfig
 
 
@@ -30,7 +30,7 @@ class Source:
         return self.config.load.find(self.path)
 
     def digest(self, folder: Path) -> str:
-        """Return the identity of what its folder holds now."""
+        """Return the identity of the current contents of its folder."""
         return digest_of(folder, verified=self.config.load.verify)
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class Models:
         fallback: name of the model for languages that none has; None to refuse them.
         digest: identity of the files that they were loaded from (see `digest_of`).
         files: the states of their files before they were loaded.
-        source: what they were loaded from; None if they were made otherwise.
+        source: the bundle or pack that they are of; None if they were made otherwise.
     """
 
     def __init__(
@@ -131,8 +131,7 @@ class Models:
         if found is None:
             raise _no_model([*sorted(self.names_of_default), *self.by_name])
         if lang is not None and found is not self._of_language(lang):
-            raise Problem(422, f"lang: {found.name} is not of that language", "invalid_value",
-                          "lang")  # fmt: skip
+            raise unusable("lang", f"{found.name} is not of that language")
         return found
 
     def _of_language(self, lang: str) -> NamedEncoder:
@@ -140,7 +139,7 @@ class Models:
         try:
             return need_language(lang, self._by_language, "this server", self._fallback)
         except ConfigError as error:
-            raise Problem(422, f"lang: {error}", "invalid_value", "lang") from None
+            raise unusable("lang", str(error)) from None
 
 
 # The alias that stands for every name that no model has.
@@ -148,10 +147,7 @@ ANY = "*"
 
 
 class Catalog:
-    """The models of all sources of a server: a request names one of any source.
-
-    Args:
-        sources: the models of each source, those of the default model first.
+    """The models of all sources, the default one's first: a request names one of any source.
 
     Raises:
         ConfigError: two models have one name.

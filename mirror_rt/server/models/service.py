@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What is told of a model, which need not be loaded any more."""
+    """The facts that are shown of a model, also after it has left the memory."""
 
     provider: str
     provider_reason: str
@@ -113,10 +113,9 @@ class ModelService:
         prepare: Callable[[list[Any]], list[Any]] | None = None, **options: Unpack[EncodeKeywords],
     ) -> EncodedTexts:  # fmt: skip
         """Encode the items of a request, which `prepare` changes where they are tokenised."""
-        intake = self.scheduler.intake
-        with intake.guard():
-            request = intake.begin(items, timeout, options, times, prepare=prepare)
-        encoded: EncodedTexts = await intake.result(request)
+        encoded: EncodedTexts = await self.scheduler.intake.encode(
+            items, timeout, options, times, prepare=prepare
+        )
         return encoded
 
     async def token_vectors(
@@ -140,10 +139,10 @@ class ModelService:
                 left = whole.time_left if piece.start == 0 else None
                 chosen = [ids[i] for i in piece]
                 intake.queue.give_back(whole, len(chosen), sum(map(len, chosen)))
-                with intake.guard():
-                    part = intake.begin(chosen, left, options, times, of_tokens=True, exempt=True)
                 with renumbered(piece):
-                    vectors = await intake.result(part)
+                    vectors = await intake.encode(
+                        chosen, left, options, times, of_tokens=True, exempt=True
+                    )
                 with intake.queue.uncounted(whole):
                     yield vectors
 
@@ -175,10 +174,8 @@ class ModelService:
 
     async def probe(self, timeout: float) -> None:
         """Run the model once, however much is waiting; raise the error if it fails."""
-        intake = self.scheduler.intake
-        with intake.guard():
-            request = intake.begin(self._items(["ready"]), timeout, {}, None, exempt=True)
-        await intake.result(request)
+        ready = self._items(["ready"])
+        await self.scheduler.intake.encode(ready, timeout, {}, None, exempt=True)
 
     def warm_up(self) -> None:
         """Run the model in the shapes that requests will have, and see how long usual texts take.
@@ -203,7 +200,7 @@ class ModelService:
         logger.info("%s is warm after %.1f s", self.model.name, time.monotonic() - began)
 
     def close(self) -> None:
-        """Run what is waiting, within the server's timeout, end the threads and free the model."""
+        """Run the waiting texts, within the server's timeout, end the threads, free the model."""
         self.scheduler.close(timeout=self.config.timeout)
         self.loaded.close()
         self._metrics.loaded.dec()

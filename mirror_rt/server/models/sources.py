@@ -1,4 +1,4 @@
-"""Find and load what a server serves: bundles and packs, each a source of models."""
+"""Find and load the sources of a server's models: bundles and packs."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def lasting(source: str | Path) -> str | Path:
 
 
 def load_folder(folder: Path, source: Source) -> Models:
-    """Load what `Source.find` returned; raise the errors of `load_models`."""
+    """Load the folder that `Source.find` returned; raise the errors of `load_models`."""
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder: expected a bundle or a pack")
     return load_unchanged(folder, lambda: _load_folder(folder, source), _close)

@@ -1,4 +1,4 @@
-"""Log who asked for what and how it went, as text or JSON lines; never log a text or a key."""
+"""Log every request and its outcome, as text or JSON lines; never log a text or a key."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def configure_logging(*, level: str, as_json: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else _TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for name in ("uvicorn.error", "asyncio"):  # what they log at lower levels is of no use
+    for name in ("uvicorn.error", "asyncio"):  # their messages of lower levels are of no use
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -115,13 +116,14 @@ class Metrics:
 
     def of_model(self, name: str) -> ModelMetrics:
         """Return the metrics for the runs of one model."""
-        by_status = {
-            status: {key: histogram.labels(name, status) for key, histogram in self._models.items()}
+        ok, failed = (
+            {key: histogram.labels(name, status) for key, histogram in self._models.items()}
             for status in ("ok", "failed")
-        }
-        gauges = self._waiting.labels(name), self._loaded.labels(name)
+        )
         cached = [self._cached.labels(name, result) for result in ("hit", "miss")]
-        return ModelMetrics(by_status["ok"], by_status["failed"], *gauges, cached)
+        return ModelMetrics(
+            ok, failed, cached, self._waiting.labels(name), self._loaded.labels(name)
+        )
 
     @property
     def open_requests(self) -> int:
@@ -143,28 +145,24 @@ class Metrics:
         return generate_latest(registry)
 
 
+@dataclass(frozen=True, slots=True)
 class ModelMetrics:
-    """The metrics of one model, which its scheduler updates in the thread of the device.
+    """The metrics of one model, which its scheduler updates in the thread of the device."""
 
-    Runs that failed have histograms of their own: their texts are run again in halves.
-    """
-
-    def __init__(
-        self, ok: dict[str, Histogram], failed: dict[str, Histogram], waiting_tokens: Gauge,
-        loaded: Gauge, cached: list[Counter],
-    ) -> None:  # fmt: skip
-        self._ok, self._failed = ok, failed
-        self.waiting_tokens, self.loaded = waiting_tokens, loaded
-        self._cached = cached
+    ok: dict[str, Histogram]
+    failed: dict[str, Histogram]  # of runs that failed: their texts are run again in halves
+    cached: list[Counter]  # texts that the cache had, and those that it had not
+    waiting_tokens: Gauge
+    loaded: Gauge
 
     def count_cached(self, *counts: int) -> None:
         """Count the texts that the cache had, and those that it had not."""
-        for counter, n in zip(self._cached, counts, strict=True):
+        for counter, n in zip(self.cached, counts, strict=True):
             counter.inc(n)
 
     def observe(self, report: BatchReport) -> None:
         """Count a run."""
-        histograms = self._failed if report.failed else self._ok
+        histograms = self.failed if report.failed else self.ok
         histograms["run"].observe(report.run_seconds)
         histograms["texts"].observe(len(report.tokens))
         histograms["padding"].observe(1 - sum(report.tokens) / report.padded_tokens)

@@ -16,7 +16,7 @@ _MINUTE = 60.0  # seconds
 _MOST = 8192
 _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 
-# What happened when, and numbers that say how it was.
+# The time of each event, and numbers that describe it.
 Events = deque[tuple[float, tuple[float, ...]]]
 
 

@@ -22,14 +22,14 @@ from mirror_rt.errors import ConfigError, MirrorError
 from mirror_rt.server.config import ListenConfig, ServerConfig
 from mirror_rt.server.models.sources import Sources, lasting, listed
 from mirror_rt.server.monitoring.metrics import WorkerCounts
-from mirror_rt.server.process.systemd import say_listening
+from mirror_rt.server.process.listening import say_listening
 
 assert sys.platform != "win32"  # where ListenConfig refuses several workers
 logger = logging.getLogger("mirror_rt.server")
 
 # Seconds before a worker that died is started again: doubled with each death, up to the longest.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 30.0
-# A worker that served for so long counts as sound: its next death is again counted as the first.
+# A worker that served for this time counts as sound: its next death counts as the first again.
 _SOUND_SECONDS = 60.0
 # Time that workers have after the drain to close their models.
 _CLOSE_SECONDS = 10.0
@@ -38,18 +38,11 @@ _REPORT_BYTES = 1 << 16
 
 
 class Supervisor:
-    """Serve one address in several processes.
+    """Serve one address in as many processes as `listen.workers` says.
 
-    This process keeps the socket open, so that connections that wait when a worker dies are taken
-    by other workers. Weights are memory-mapped files, which the processes share.
-
-    Args:
-        source: a bundle or a pack, or several.
-        config: configuration of every worker; without `load.threads`, they share the processors
-            evenly.
-        listen: how connections are accepted; `workers` is the number of processes.
-        listener: bound socket; closed when the workers are told to end.
-        url: its address.
+    This process keeps the bound socket open until the workers are told to end, so that connections
+    that wait when a worker dies are taken by other workers. Weights are memory-mapped files, which
+    the processes share, as they do the processors unless `load.threads` is given.
     """
 
     def __init__(

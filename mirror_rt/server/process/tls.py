@@ -16,18 +16,18 @@ _MOST_BYTES = 1 << 20  # of a file with a certificate or a key
 
 
 class Certificate(WatchedFiles):
-    """The files of a certificate and its key; new connections get what they hold now."""
+    """The files of a certificate and its key; new connections use their current contents."""
 
     def __init__(self, listen: ListenConfig) -> None:
         super().__init__([file for file in (listen.tls_certificate, listen.tls_key) if file])
         self._listen = listen
         self.context: ssl.SSLContext | None = None
-        """What connections are made with; None before the server listens."""
+        """The context of new connections; None before the server listens."""
 
     def read_again(self) -> None:
         """Read the files; where one cannot be used or is not of the other, the old ones stay."""
         try:
-            check_tls(self._listen)  # a pair that does not fit would spoil what serves
+            check_tls(self._listen)  # a pair that does not fit would spoil the one in use
             if self.context is not None:
                 certificate, key = self._files
                 self.context.load_cert_chain(certificate, key)

@@ -19,12 +19,12 @@ from starlette.applications import Starlette
 
 from mirror_rt.server.config import ListenConfig
 from mirror_rt.server.http.connection import limited_protocol
-from mirror_rt.server.process.descriptors import most_connections
+from mirror_rt.server.process.listening import most_connections
 from mirror_rt.server.process.tls import Certificate
 
 logger = logging.getLogger("mirror_rt.server")
 
-# After SIGTERM, idle connections are kept for so long, because a request may be on its way.
+# Seconds after SIGTERM in which idle connections are kept: a request may be on its way.
 _LINGER = 0.5
 _LOOK_EVERY = 0.02
 # Time for closing the models after the drain; then the process ends even if they are not closed.
@@ -111,9 +111,9 @@ class _Server(uvicorn.Server):
 
 
 def _end_within(seconds: float) -> None:
-    """End the process after so many seconds in any case, with exit status 0.
+    """End the process after these seconds in any case, with exit status 0.
 
-    By then, every request was answered or given up. What may still run cannot be interrupted:
+    By then, every request was answered or given up. Other work cannot be interrupted:
     loading a model, running it, or tokenising a text.
     """
 

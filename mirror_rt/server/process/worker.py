@@ -30,7 +30,7 @@ def main() -> int:
     """Serve until SIGTERM, or until standard input ends."""
     reports = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # so that a library's prints are no reports
-    # The parent alone writes to standard input: what to serve, and nothing after it.
+    # The parent alone writes to standard input: the task, and nothing after it.
     task: tuple[list[str], ServerConfig, ListenConfig, int] = pickle.load(sys.stdin.buffer)
     listen = task[2]
     orphaned = threading.Event()
