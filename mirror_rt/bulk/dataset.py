@@ -1,6 +1,6 @@
 """Encode a dataset, whose files are more than one machine wants: block by block, in shards.
 
-DIR/_job.json               what determines the vectors; another job is refused
+DIR/_job.json               all that determines the vectors; another job is refused
 DIR/NAME-00000.parquet      a block's columns and vectors: see `mirror_rt.bulk.parts`
 DIR/_manifest.json          written when all blocks are there: see `merge_manifest`
 """
@@ -14,11 +14,11 @@ from typing import Any
 from mirror_rt.adapters.ray_cluster import connected
 from mirror_rt.bulk.options import DatasetConfig, parse_shard
 from mirror_rt.bulk.parts import (
+    MANIFEST,
     PartWriter,
     open_output,
     read_plan,
     refuse_parts,
-    remove_manifest,
     total_of,
     whole_parts,
     write_manifest,
@@ -87,7 +87,7 @@ def _encode(config: DatasetConfig, plan: Identity, engine: _Engine) -> DatasetRe
         told_how_to_resume(lambda: f"{len(parts)} parts are saved in {output}" if parts else ""),
     ):
         if todo:
-            remove_manifest(output)
+            output.delete(MANIFEST)  # which says that the job is complete
             for block, record in engine(config, todo, job, progress):
                 parts[block.part] = record
     if config.shard is None:

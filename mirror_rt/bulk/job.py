@@ -1,6 +1,6 @@
 """Keep the finished windows of a job in OUTPUT.partial, so that a killed job can be resumed.
 
-    job.json            what the job is; the folder of a different job is refused
+    job.json            the plan of the job; the folder of a different job is refused
     part-00000000.npz   vectors and ids of the first window; ...
     OUTPUT              assembled from the parts, before it is moved to its place
     complete.json       written when OUTPUT is complete
@@ -18,7 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from mirror_rt.vectors.quantization import Embeddings
 
 logger = logging.getLogger("mirror_rt")
 
-# What a damaged archive makes numpy and zipfile raise.
+# The errors of numpy and zipfile for a damaged archive.
 _DAMAGED = (OSError, ValueError, KeyError, EOFError, AttributeError, SyntaxError, RuntimeError,
             NotImplementedError, TypeError, zlib.error, zipfile.BadZipFile)  # fmt: skip
 
@@ -41,20 +41,13 @@ _JOB, _COMPLETE, _LOCK = "job.json", "complete.json", ".lock"
 
 
 class JobFolder:
-    """The folder OUTPUT.partial of an open job; `open_job` makes one.
-
-    Attributes:
-        output: path of the final file.
-        parts: number of finished windows.
-        counts: the texts in the finished windows.
-    """
+    """The folder OUTPUT.partial of an open job; `open_job` makes one."""
 
     def __init__(self, output: Path, *, with_ids: bool) -> None:
         self.folder = output.with_name(f"{output.name}.partial")
-        self.output = output
-        self.with_ids = with_ids
-        self.parts = 0
-        self.counts = RowCounts()
+        self.output, self.with_ids = output, with_ids
+        self.parts = 0  # number of finished windows
+        self.counts = RowCounts()  # the texts in them
         self._bytes = 0
 
     def count_parts(self) -> None:
@@ -153,8 +146,9 @@ def open_job(
             if path.is_dir():
                 raise IsADirectoryError(f"cannot write the file {path}: a folder has that name")
     job.folder.mkdir(parents=True, exist_ok=True)
-    with (job.folder / _LOCK).open("ab") as lock:
-        _lock(lock, job.folder)
+    with (job.folder / _LOCK).open("ab") as file:
+        if not lock(file.fileno()):
+            raise OutputExistsError(f"{job.folder} is in use: another process is at work on it")
         try:
             if resumes:
                 if (kept := job.folder / _JOB).is_file():  # else killed as its folder was removed
@@ -187,8 +181,3 @@ def _is_begun(folder: Path) -> bool:
     if names and not {_JOB, _COMPLETE} & names:
         raise DataError(f"{folder} is in the way: it is not the folder of an unfinished job")
     return bool(names - {_JOB})
-
-
-def _lock(file: IO[bytes], folder: Path) -> None:
-    if not lock(file.fileno()):
-        raise OutputExistsError(f"{folder} is in use: another process is at work on it")

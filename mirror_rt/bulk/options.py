@@ -17,7 +17,7 @@ from mirror_rt.schema import Rule, check_rules, least
 
 @dataclass(frozen=True)
 class JobConfig:
-    """Say what to encode, and where to: what both kinds of jobs have.
+    """Hold the options that both kinds of jobs have.
 
     Attributes:
         model: folder or hub name of a bundle.

@@ -33,7 +33,7 @@ from mirror_rt.pipeline.pipeline import OnRun
 from mirror_rt.pipeline.results import COUNTED, RowCounts
 
 _KEY = b"mirror_rt"  # of the footer, which keeps a JSON object there
-_JOB, _MANIFEST = "_job.json", "_manifest.json"
+_JOB, MANIFEST = "_job.json", "_manifest.json"
 _PART = re.compile(r".*-\d{5,}\.parquet")
 _FILES_AT_A_TIME = 16
 
@@ -142,7 +142,7 @@ def open_output(output: Folder, plan: Identity, *, resume: bool, overwrite: bool
         refuse_other_plan(output, read_plan(output), plan)
         return
     for name in files:
-        if name == _MANIFEST or _PART.fullmatch(name):
+        if name == MANIFEST or _PART.fullmatch(name):
             output.delete(name)
     _write(output, _JOB, plan.values)
 
@@ -188,11 +188,6 @@ def refuse_parts(output: Folder, blocks: Sequence[Block], whole: Iterable[str]) 
         )
 
 
-def remove_manifest(output: Folder) -> None:
-    """Remove the manifest, which says that the job is complete, before work on it goes on."""
-    output.delete(_MANIFEST)
-
-
 def write_manifest(output: Folder, blocks: Sequence[Block], *, pages: bool) -> dict[str, Any]:
     """Check that every block has a whole part of the job, and write the manifest; return it.
 
@@ -227,7 +222,7 @@ def write_manifest(output: Folder, blocks: Sequence[Block], *, pages: bool) -> d
         **total_of(parts).to_dict(),
         "parts": {name: record | {"bytes": files[name].bytes} for name, record in parts.items()},
     }
-    _write(output, _MANIFEST, manifest)
+    _write(output, MANIFEST, manifest)
     return manifest
 
 

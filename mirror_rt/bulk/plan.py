@@ -53,7 +53,7 @@ def _vector_plan(
 ) -> dict[str, Any]:
     """Return everything that determines the vector of a text: a JSON value for each name.
 
-    An option counts, but for what happens to a text without a vector.
+    All options count, but for the one about texts without a vector.
     """
     values, ranges = asdict(options), options.ranges
     del values["errors"]

@@ -59,7 +59,7 @@ class JobReport:
     resumed: int  # number of rows that an earlier, interrupted run had finished
     seconds: float  # time spent on encoding, without loading
     tokens: int  # number of tokens that were run, including special tokens
-    padding: float  # share of padding in what was run
+    padding: float  # share of padding among the tokens that were run
 
     @property
     def rows(self) -> int:

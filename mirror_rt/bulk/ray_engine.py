@@ -80,7 +80,7 @@ class BlockEncoder:
     def _encode(self, block: Block) -> tuple[str, Any, tuple[int, int, int], str | None]:
         counter = RunCounter()
         try:
-            # A task that is started anew finds what it has finished before.
+            # A task that is started anew finds the parts that it has finished before.
             record = find_part(self._writer.output, block, self._job)
             record = record or self._writer.write(block, counter.add_batch)
         except MirrorError as error:  # Ray would wrap it, and try some blocks again
@@ -94,7 +94,7 @@ def _plan(config: DatasetConfig) -> Identity:
 
 
 def _with_resources(config: DatasetConfig) -> DatasetConfig:
-    """Let the encoder use what Ray has assigned; options that were given have precedence."""
+    """Let the encoder use the resources of Ray; options that were given have precedence."""
     from mirror_rt.adapters.ray import assigned_resources
 
     default = LoadOptions()

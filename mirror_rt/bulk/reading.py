@@ -1,4 +1,4 @@
-"""Read what jobs encode: texts with ids from a file, and tables from the blocks of a dataset."""
+"""Read the input of jobs: texts with ids from a file, and tables from the blocks of a dataset."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Command:
 
     name: str  # the word, or the two words, by which the command is called
     group: str  # the group of commands that it is listed with, one of `GROUPS`
-    help: str  # one line that says what it does
+    help: str  # one line about its effect
     # Module with the command's `Invocation`: `module:class`, or a class of the name of the
     # command's last word.
     module: str

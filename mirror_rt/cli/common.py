@@ -50,7 +50,7 @@ class LoadingOptions:
     load: Annotated[Given[LoadOptions], Group("model", leave_out=("pooling",))]
 
     def load_evaluated(self, spec: str) -> EvaluatedEncoder:
-        """Load what an evaluation takes: word vectors, NAME:POOLING, or as `load_named`."""
+        """Load a model for an evaluation: word vectors, NAME:POOLING, or as `load_named`."""
         if static_vectors.is_static(Path(spec)):
             return static_vectors.StaticVectors.read(Path(spec))
         name, options = self.pooled(spec)
@@ -111,7 +111,7 @@ def _needs_no_torch(path: Path) -> bool:
 def hub_progress(doing: str, folder: Path | None = None, *, quiet: bool) -> Iterator[None]:
     """Let huggingface_hub show bars on a terminal; our errors replace its warnings.
 
-    Without a terminal, say what is being done, and every ten seconds that it goes on, with the
+    Without a terminal, print `doing`, and every ten seconds that it goes on, with the
     bytes that have come into `folder`.
     """
     hub = hub_library("a model hub")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +16,7 @@ from mirror_rt.bulk import (
     encode_file,
     merge_manifest,
 )
+from mirror_rt.bulk.options import JobConfig
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.cli.common import ModelOptions, Quiet
 from mirror_rt.cli.parsing.invocation import Invocation
@@ -25,9 +26,10 @@ from mirror_rt.io.storage import has_wildcards
 from mirror_rt.languages.routing import AUTO, Router
 from mirror_rt.pipeline.options import EncodeOptions
 
-_OF_DATASETS = (
-    "columns", "shard", "engine", "address", "workers", "worker_cpus", "worker_gpus",
-)  # fmt: skip
+_OF_FILES, _OF_DATASETS = (
+    tuple(one.name for one in fields(kind) if one.name not in JobConfig.__dataclass_fields__)
+    for kind in (BulkConfig, DatasetConfig)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,7 @@ class Encode(Invocation):
         where, output = str(given["input"]), given["output"]
         several = "://" in where or has_wildcards(where) or Path(where).is_dir()
         if several or self.merge_manifest or given.keys() & {"shard", "engine"}:
-            _refuse(given, ("id_field", "processes"), " is for one file: a dataset keeps its "
+            _refuse(given, _OF_FILES, " is for one file: a dataset keeps its "
                     "columns (--columns), and is divided by --shard")  # fmt: skip
             said = self._encode_dataset()
         else:

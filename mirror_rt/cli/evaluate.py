@@ -191,9 +191,9 @@ def _print(evaluation: Evaluation) -> None:
 
 def _exit_code(evaluation: Evaluation, missing: list[str], allow_missing: bool) -> int:
     for failure in evaluation.failures:
-        what = "skipped" if failure.skipped else "failed"
+        outcome = "skipped" if failure.skipped else "failed"
         print(
-            f"{what}: {failure.suite}/{failure.set} with {failure.model}: {failure.reason}",
+            f"{outcome}: {failure.suite}/{failure.set} with {failure.model}: {failure.reason}",
             file=sys.stderr,
         )
     if missing and not allow_missing:

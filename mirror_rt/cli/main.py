@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         kept = invocation.kept() if invocation is not None else ""
         return _fail(str(error) or ": ".join(filter(None, ["interrupted", kept])), 130, arguments)
     except BrokenPipeError:
-        # The reader (such as `head`) is gone, so nobody reads what is left to print.
+        # The reader (such as `head`) is gone, so nobody reads the rest of the output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -86,7 +86,7 @@ def parse_words(command: Command, words: Sequence[str]) -> argparse.Namespace:
 
 
 def _without_a_command(words: Sequence[str]) -> int:
-    """Answer what names no command: --help, --version, nothing, or something unknown."""
+    """Answer a line without a command: --help, --version, nothing, or something unknown."""
     installed = installed_commands()
     if not words:
         print(f"{_FIRST}\n\n{_overview(installed)}", file=sys.stderr)
@@ -104,9 +104,9 @@ def _without_a_command(words: Sequence[str]) -> int:
         known, given = [name.split()[1] for name in of_group], words[1] if words[1:] else ""
         said = f"'mirror-rt {words[0]}' needs one of {', '.join(known)}"
         return usage_error(said, suggestion(given, known), f"mirror-rt {words[0]}")
-    what = "option" if words[0].startswith("-") else "command"
+    kind = "option" if words[0].startswith("-") else "command"
     near = suggestion(words[0], [*installed, "--help", "--version"])
-    return usage_error(f"there is no {what} {words[0]!r}", near, "mirror-rt")
+    return usage_error(f"there is no {kind} {words[0]!r}", near, "mirror-rt")
 
 
 def _overview(commands: Mapping[str, Command]) -> str:

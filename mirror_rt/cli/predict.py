@@ -8,30 +8,25 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import IO, Annotated, Any
 
 import numpy as np
 
-from mirror_rt.cli.common import Bundle, ModelOptions, Quiet
-from mirror_rt.cli.parsing.invocation import Invocation
+from mirror_rt.cli.common import ModelOptions
 from mirror_rt.cli.parsing.options import Given, Group, Help
-from mirror_rt.cli.rows import INPUT, Row, open_output, read_rows, write_line
+from mirror_rt.cli.rows import WINDOW, OverRows, Row, read_rows, rounded, write_line
 from mirror_rt.errors import DataError
 from mirror_rt.heads.predictor import Predictor, class_of, score_predictions
 from mirror_rt.heads.task_heads import Predictions, TaskHead
-from mirror_rt.io.atomic import check_free
 from mirror_rt.pipeline.options import EncodeOptions
 from mirror_rt.progress import progress_bar
 
 # All other options of `encode` change the vectors, and the heads were trained on unchanged ones.
 OF_PREDICT = ("batch_size", "on_too_long", "errors")
 
-_WINDOW = 1024  # number of rows that are encoded together
-
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(Invocation):
+class Predict(OverRows):
     r"""Apply a task head of a bundle to texts or pairs of texts.
 
     See 'mirror-rt train finetune' for heads. Writes a JSON line a row: its label and
@@ -45,30 +40,19 @@ class Predict(Invocation):
         printf 'A fine film.\n' | mirror-rt predict bundle --head sentiment --input -
     """
 
-    model: Bundle
     head: Annotated[str | None, Help("needed where the bundle has several", "NAME")] = None
-    input: Annotated[str, INPUT]
-    fields: Annotated[
-        str | None,
-        Help("columns of the text, or of the two texts (default: text or sentence; for pairs "
-             "sentence1,sentence2 and other usual names)", "NAME[,NAME]"),
-    ] = None  # fmt: skip
     label_field: Annotated[
         str | None, Help("column of the right label or value, to compare with", "NAME")
     ] = None
-    output: Annotated[str, Help("- is standard output", "FILE.jsonl")] = "-"
-    overwrite: Annotated[bool, Help("replace an existing output")] = False
-    quiet: Quiet = False
     options: Annotated[Given[EncodeOptions], Group("vectors", only=OF_PREDICT)]
     load: ModelOptions
 
     def run(self) -> None:
-        if self.output != "-":
-            check_free(Path(self.output), overwrite=self.overwrite)
+        self.check_output()
         predictor = Predictor.load(self.model, **self.load.make().keywords())
         head = predictor.heads.get(self.head)
         rows = read_rows(self.input, self.fields, 2 if head.takes_pairs else 1, self.label_field)
-        with open_output(self.output, overwrite=self.overwrite) as file:
+        with self.open_output() as file:
             targets, parts = _predict_windows(predictor, head, rows, file, self)
         if not parts:
             raise DataError(f"{self.input} holds no rows")
@@ -90,7 +74,7 @@ def _predict_windows(
     parts: list[Predictions] = []
     bar = progress_bar(None, not call.quiet, unit="row", desc="predict")
     with contextlib.closing(bar):
-        while window := list(itertools.islice(rows, _WINDOW)):
+        while window := list(itertools.islice(rows, WINDOW)):
             found = predictor.predict(head.name, [row for row, _ in window], **options)
             for i in range(len(window)):
                 record = {"id": len(targets) + i} | _described(head, found, i)
@@ -105,15 +89,11 @@ def _predict_windows(
 def _described(head: TaskHead, found: Predictions, row: int) -> dict[str, Any]:
     scores = found.scores[row]
     if head.scale is not None:
-        return {"value": _number(scores)}
+        return {"value": rounded(scores)}
     if scores.ndim == 0:
-        return {"label": found.labels[row], "similarity": _number(scores)}
-    named = {label: _number(score) for label, score in zip(head.labels, scores, strict=True)}
+        return {"label": found.labels[row], "similarity": rounded(scores)}
+    named = {label: rounded(score) for label, score in zip(head.labels, scores, strict=True)}
     return {"label": found.labels[row], "scores": named}
-
-
-def _number(value: np.float64) -> float | None:
-    return None if math.isnan(value) else round(float(value), 6)
 
 
 def _summary(

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import math
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import IO, Annotated, Any
 
-import numpy as np
-
-from mirror_rt.cli.common import Bundle, ModelOptions, Quiet
-from mirror_rt.cli.parsing.invocation import Invocation
+from mirror_rt.cli.common import ModelOptions
 from mirror_rt.cli.parsing.options import Given, Group, Help
-from mirror_rt.cli.rows import INPUT, Row, open_output, read_rows, write_line
+from mirror_rt.cli.rows import WINDOW, OverRows, Row, read_rows, rounded, write_line
 from mirror_rt.errors import ConfigError, DataError
-from mirror_rt.io.atomic import check_free
 from mirror_rt.reranking.options import PredictOptions
 from mirror_rt.reranking.reranker import Reranker, Scores
 
-_WINDOW = 1024  # number of pairs that are scored together
-
 
 @dataclass(frozen=True, kw_only=True)
-class Rerank(Invocation):
+class Rerank(OverRows):
     r"""Score pairs of texts with a cross-encoder, or rank documents by a query.
 
     With --query, the input holds documents: writes a JSON line for each, the best first, with its
@@ -37,30 +29,19 @@ class Rerank(Invocation):
         mirror-rt rerank reranker --input pairs.tsv --fields question,answer --output scores.jsonl
     """
 
-    model: Bundle
     query: Annotated[str | None, Help("rank the documents of the input by it", "TEXT")] = None
-    input: Annotated[str, INPUT]
-    fields: Annotated[
-        str | None,
-        Help("columns of the document, or of the two texts (default: text or sentence; for pairs "
-             "sentence1,sentence2 and other usual names)", "NAME[,NAME]"),
-    ] = None  # fmt: skip
     top_k: Annotated[int | None, Help("with --query: how many of the best to write")] = None
-    output: Annotated[str, Help("- is standard output", "FILE.jsonl")] = "-"
-    overwrite: Annotated[bool, Help("replace an existing output")] = False
-    quiet: Quiet = False
     options: Annotated[Given[PredictOptions], Group("scores")]
     load: ModelOptions
 
     def run(self) -> None:
-        if self.output != "-":
-            check_free(Path(self.output), overwrite=self.overwrite)
+        self.check_output()
         if self.top_k is not None and self.query is None:
             raise ConfigError("--top-k goes with --query TEXT")
         options = asdict(self.options.make())
         reranker = Reranker.load(self.model, **self.load.make().keywords())
         rows = read_rows(self.input, self.fields, 1 if self.query is not None else 2)
-        with open_output(self.output, overwrite=self.overwrite) as file:
+        with self.open_output() as file:
             if self.query is not None:
                 n = self._rank(reranker, [text for text, _ in rows], options, file)
             else:
@@ -79,7 +60,7 @@ class Rerank(Invocation):
             show_progress_bar=not self.quiet, **options,
         )  # fmt: skip
         for entry in ranking:
-            score = _number(entry["score"])
+            score = rounded(entry["score"])
             write_line(file, {"id": entry["corpus_id"], "score": score, "text": entry["text"]})
         return len(ranking)
 
@@ -89,7 +70,7 @@ def _score(
 ) -> int:
     """Write the scores of all pairs, window by window; return their number."""
     n = 0
-    while window := [pair for pair, _ in itertools.islice(rows, _WINDOW)]:
+    while window := [pair for pair, _ in itertools.islice(rows, WINDOW)]:
         for scores in reranker.predict(window, **options):
             write_line(file, {"id": n} | _described(reranker, scores))
             n += 1
@@ -98,11 +79,6 @@ def _score(
 
 def _described(reranker: Reranker, scores: Scores) -> dict[str, Any]:
     if reranker.num_labels == 1:
-        return {"score": _number(scores)}
+        return {"score": rounded(scores)}
     named = zip(reranker.labels, scores, strict=True)
-    return {"scores": {label: _number(score) for label, score in named}}
-
-
-def _number(value: Any) -> float | None:
-    number = float(np.float32(value))
-    return None if math.isnan(number) else round(number, 6)
+    return {"scores": {label: rounded(score) for label, score in named}}

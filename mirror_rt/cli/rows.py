@@ -4,38 +4,68 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
+from mirror_rt.cli.common import Bundle, Quiet
+from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Help
 from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.pairs import find_text_columns
 from mirror_rt.evaluation.readers.tables import find_column, numbered_lines
-from mirror_rt.io.atomic import new_file
+from mirror_rt.io.atomic import check_free, new_file
 from mirror_rt.io.rows import Table, row_format
 
-INPUT = Help(
-    "FILE.jsonl, .json, .csv, .tsv or .parquet with named columns, also with .gz; another name, or "
-    "- for standard input, for lines: a text, or two with a tab between them",
-    "FILE",
-)
+WINDOW = 1024  # number of rows that are run together
 _TEXT_FIELDS = ("text", "sentence")
 
 # A text or a pair of texts, and the cell of its label (None if no label is asked for).
 Row = tuple[Any, str | None]
 
 
-@contextlib.contextmanager
-def open_output(output: str, *, overwrite: bool) -> Iterator[IO[bytes]]:
-    """Open a file that is written whole or not at all, or standard output for `-`."""
-    if output == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    with new_file(Path(output), overwrite=overwrite) as file:
-        yield file
+@dataclass(frozen=True, kw_only=True)
+class OverRows(Invocation):
+    """The options of commands that write a line of JSON for each row of a file."""
+
+    model: Bundle
+    input: Annotated[
+        str,
+        Help("FILE.jsonl, .json, .csv, .tsv or .parquet with named columns, also with .gz; another "
+             "name, or - for standard input, for lines: a text, or two with a tab between them",
+             "FILE"),
+    ]  # fmt: skip
+    fields: Annotated[
+        str | None,
+        Help("columns of the text, or of the two texts (default: text or sentence; for pairs "
+             "sentence1,sentence2 and other usual names)", "NAME[,NAME]"),
+    ] = None  # fmt: skip
+    output: Annotated[str, Help("- is standard output", "FILE.jsonl")] = "-"
+    overwrite: Annotated[bool, Help("replace an existing output")] = False
+    quiet: Quiet = False
+
+    def check_output(self) -> None:
+        """Raise OutputExistsError now, rather than after the work."""
+        if self.output != "-":
+            check_free(Path(self.output), overwrite=self.overwrite)
+
+    @contextlib.contextmanager
+    def open_output(self) -> Iterator[IO[bytes]]:
+        """Open a file that is written whole or not at all, or standard output for `-`."""
+        if self.output == "-":
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+            return
+        with new_file(Path(self.output), overwrite=self.overwrite) as file:
+            yield file
+
+
+def rounded(value: Any) -> float | None:
+    """Return a score as it is written; None for NaN."""
+    return None if math.isnan(value) else round(float(value), 6)
 
 
 def write_line(file: IO[bytes], record: dict[str, Any]) -> None:

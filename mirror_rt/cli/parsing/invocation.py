@@ -26,7 +26,7 @@ Container = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
 class Invocation:
-    """A command as it was called: a dataclass of its options, and what it does with them.
+    """A command as it was called: a dataclass of its options, with the method that runs it.
 
     The docstring of a subclass is the description in the help, and its "Examples" stand below.
     """
@@ -99,7 +99,7 @@ def _add(parser: argparse.ArgumentParser, to: Container, option: Option) -> None
     common: dict[str, Any] = {"dest": option.name, "default": None, "help": _help(option, kind)}
     if kind is BOOLEAN and option.default is False:
         to.add_argument(option.flag, action="store_const", const=True, **common)
-        # A flag must be able to override what the environment or a file sets.
+        # A flag must be able to override a value of the environment or of a file.
         common["help"] = argparse.SUPPRESS
         negative = f"--no-{option.flag[2:]}"
         to.add_argument(negative, action="store_const", const=False, **common)
@@ -131,7 +131,7 @@ def _add(parser: argparse.ArgumentParser, to: Container, option: Option) -> None
 def _add_word(
     parser: argparse.ArgumentParser, option: Option, common: dict[str, Any], *, several: bool
 ) -> None:
-    """Add what a command works on: a word right behind its name, or behind its flag."""
+    """Add the object of a command: a word right behind its name, or behind its flag."""
     ways = parser.add_mutually_exclusive_group()
     name, flag = common.pop("dest"), option.flag
     few, many = ("*", "+") if several else ("?", None)

@@ -2,7 +2,7 @@
 
 Each fact about an option stands in one place: its field's type says which values it takes, the
 field's default applies if nothing is given, and its help is the `Help` in the field's annotation,
-or else what the "Attributes" section of the class's docstring says. A value from a flag, an
+or else the text in the "Attributes" section of the class's docstring. A value from a flag, an
 environment variable or a TOML file is checked in the same way.
 """
 
@@ -39,7 +39,7 @@ NAMES = {
 class Help(NamedTuple):
     """The help text of an option, and the form in which its values are given."""
 
-    text: str  # what the option means
+    text: str  # the meaning of the option
     metavar: str | None = None  # name of the value; None for the one that its type has
     # Whether the value may also stand right behind the command, without the flag.
     word: bool = False
@@ -53,7 +53,7 @@ class Group(NamedTuple):
     """The group of the help in which the options of a nested dataclass stand."""
 
     title: str = ""  # its title; "" for the first group, of the command itself
-    text: str | None = None  # what is said below the title
+    text: str | None = None  # the text below the title
     only: Collection[str] = ()  # names of fields to add options for; empty for all
     leave_out: Collection[str] = ()  # names of fields without an option
     names: Mapping[str, str] = {}  # names of options that differ from those of fields
@@ -75,7 +75,7 @@ class Option(NamedTuple):
     name: str  # name in a namespace, a file and (in capitals) the environment
     hint: Any  # type of the field
     default: Any  # value if none is given; `dataclasses.MISSING` if one is required
-    about: Help  # what the help says
+    about: Help  # its help
 
     @property
     def flag(self) -> str:
@@ -167,7 +167,7 @@ def from_environment(environment: Mapping[str, str], prefix: str) -> Source:
 def unknown_variables(
     environment: Mapping[str, str], prefix: str, *types: type[Any]
 ) -> Iterator[str]:
-    """Yield the variables of this prefix that set no option, with what was probably meant.
+    """Yield the variables of this prefix that set no option, with the one that was probably meant.
 
     They are no errors: an orchestrator may set some of its own, as Kubernetes does for services.
     """

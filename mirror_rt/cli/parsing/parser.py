@@ -28,12 +28,12 @@ class UsageError(ConfigError):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors take three lines: what is wrong, what to write, where to read on.
+    """A parser whose errors take three lines: the fault, a line to write instead, the help to read.
 
     Attributes:
         example: a line that works, shown where there is nothing to suggest.
-        needed: what the first line of the help shows: its name in a namespace, in an error where
-            it is missing ("" where it need not be given), and in that line.
+        needed: the entries of the first line of the help, each with its name in a namespace, in an
+            error where it is missing ("" where it need not be given), and in that line.
     """
 
     example = ""
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
         sys.exit(usage_error(said, hint or f"for example: {self.example}", self.prog))
 
     def _refuse_unknown_options(self, words: Sequence[str]) -> None:
-        """Refuse them before what is missing because of a wrong letter is asked for."""
+        """Refuse them first: an option with a wrong letter would count as missing."""
         known = self._option_string_actions
         for flag in (word.partition("=")[0] for word in words):
             if flag.startswith("--") and not any(one.startswith(flag) for one in known):
@@ -79,7 +79,7 @@ def suggestion(word: str, known: Collection[str]) -> str:
 
 
 def usage_error(said: str, hint: str, command: str) -> int:
-    """Print what is wrong, what to write instead, and the help to read; return exit status 2."""
+    """Print the fault, a line to write instead, and the help to read; return exit status 2."""
     lines = [f"mirror-rt: error: {said}", hint, f"all options: {command} --help"]
     print("\n".join(filter(None, lines)), file=sys.stderr)
     return 2
