@@ -28,9 +28,7 @@ def start_child(
 ) -> subprocess.Popen[bytes]:
     """Start a process that waits for a task; the caller has to kill it if an exception occurs.
 
-    Args:
-        stderr: file for its standard error and everything it prints; None for the parent's stderr.
-        environment: its environment variables; None for the parent's.
+    The file `stderr` gets everything that it prints. Both arguments are the parent's own for None.
     """
     return subprocess.Popen(
         # -P keeps a torch.py in the working folder from being imported as torch.
@@ -67,10 +65,8 @@ def read_reply(process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
 def how_it_ended(process: subprocess.Popen[bytes], *, advice: str = "", said: str = "") -> str:
     """Return a message that says how a process without a reply ended.
 
-    Args:
-        process: process that has ended.
-        advice: advice to add if it was killed, which is most likely for lack of memory.
-        said: error message of the process, to add if it ended by itself.
+    `advice` is added if it was killed, most likely for lack of memory, and `said`, its own error
+    message, if it ended by itself.
     """
     code = process.returncode
     if code >= 0:

@@ -13,18 +13,12 @@ _ROOT = Path("/")
 
 @dataclass(frozen=True, slots=True)
 class CpuBudget:
-    """The processors that this process may use.
+    """The processors that this process may use."""
 
-    Attributes:
-        affinity: number of processors in its affinity mask, which cpusets and taskset restrict;
-            the fast ones of a Mac.
-        quota: CPU time that its cgroups grant, as a number of processors; None for no limit.
-        source: file that sets the quota, or None.
-    """
-
+    # Those in its affinity mask, which cpusets and taskset restrict; the fast ones of a Mac.
     affinity: int
-    quota: float | None = None
-    source: str | None = None
+    quota: float | None = None  # CPU time by its cgroups, in processors; None for no limit
+    source: str | None = None  # file that sets the quota
 
     @property
     def threads(self) -> int:
@@ -48,11 +42,7 @@ class CpuBudget:
 
 
 def cpu_budget(root: Path = _ROOT) -> CpuBudget:
-    """Read the current limits of this process.
-
-    Args:
-        root: folder that contains /proc and the cgroup file systems.
-    """
+    """Read the current limits of this process; `root` has /proc and the cgroup file systems."""
     affinity = processors()
     quotas = [
         (quota, str(file))
@@ -73,9 +63,7 @@ def available_cpus() -> int:
 def cgroup_folders(root: Path, controller: str) -> list[Path]:
     """Return the folders of this process's cgroups and of their parents, which all may limit it.
 
-    Args:
-        root: folder that contains /proc and the cgroup file systems.
-        controller: of cgroups v1, such as `cpu` or `memory`.
+    The controller of cgroups v1 is `cpu` or `memory`, for example.
     """
     paths = _own_cgroups(root, controller)
     folders = []

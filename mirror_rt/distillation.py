@@ -130,7 +130,7 @@ def _words(config: DistillConfig) -> dict[str, float]:
 def _tokens(
     encoder: Encoder, words: dict[str, float]
 ) -> tuple[Tokenizer, list[list[int]], dict[int, list[int]]]:
-    """Return the tokenizer with the words in it, and what to encode for each of its ids.
+    """Return the tokenizer with the words in it, and the ids to encode for each of its tokens.
 
     Each row is a token, or the tokens of a word, between special tokens; empty for a special token
     and an unused one, whose vectors are zero. Last come the tokens of the words by their new ids.

@@ -67,7 +67,7 @@ class MirrorError(Exception):
     """The base class of every error that this project raises on purpose.
 
     Attributes:
-        parts: the message in pieces: texts, and what each surface writes in its own way.
+        parts: the message in pieces: texts, and settings, which each surface writes in its own way.
     """
 
     def __init__(self, *parts: str | Setting) -> None:
@@ -89,7 +89,7 @@ class ConfigError(MirrorError, ValueError):
 
     Attributes:
         field: name of the option in Python; None where the message names none.
-        expected: what its value must be; None where the message says otherwise what is wrong.
+        expected: the condition on its value; None where the message describes the fault otherwise.
         value: the value that it has.
     """
 
@@ -193,7 +193,7 @@ class OverloadedError(MirrorError):
     """A call is not accepted because too much waits already.
 
     Attributes:
-        retry_after: estimated seconds until what waits now has run; None if unknown.
+        retry_after: estimated seconds until all waiting work has run; None if unknown.
     """
 
     def __init__(self, what: str, *, retry_after: float | None) -> None:

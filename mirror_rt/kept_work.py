@@ -40,6 +40,6 @@ class Identity:
     def check(
         self, kept: Mapping[str, Any], of: str, advice: str, error: type[MirrorError]
     ) -> None:
-        """Raise an error for kept work of another identity; it begins with `of`, what it is."""
+        """Raise an error for kept work of another identity; it begins with `of`, its name."""
         for difference in self.differences(kept):
             raise error(f"{of}: {difference}; {advice}")

@@ -16,7 +16,7 @@ from mirror_rt.errors import UnknownOptionError
 
 C = TypeVar("C", bound=type[Any])
 
-# What sentence-transformers and fastembed call it -> the line to write here.
+# A name of sentence-transformers or fastembed -> the line to write here.
 _HINTS = {
     "cache_folder": "set MIRROR_RT_CACHE",
     "cache_dir": "set MIRROR_RT_CACHE",

@@ -24,7 +24,7 @@ def mask_span(
     `mask-token` replaces the span by `mask_token`, the tokenizer's own, "a consecutive string of
     length k" as the paper has it; of a text that is not longer than the span, which the paper says
     nothing of, half is masked. `half` never masks more than half of any text. Both mask every text
-    of two characters or more. `reference` does what the authors' code does: it inserts the literal
+    of two characters or more. `reference` follows the authors' code: it inserts the literal
     `[MASK]` between spaces, whatever the tokenizer, and leaves texts of fewer than 30 characters
     alone. Two take the place of a span (footnote 13): `words` masks whole words at random places,
     half of them at most, and `reorder` changes the order of as many words.

@@ -1,4 +1,4 @@
-"""Find what installed packages add to this one, by the entry points in their metadata."""
+"""Find the additions of installed packages, by the entry points in their metadata."""
 
 from __future__ import annotations
 

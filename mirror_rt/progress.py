@@ -21,7 +21,7 @@ logger = logging.getLogger("mirror_rt")
 
 @contextlib.contextmanager
 def repeatedly(function: Callable[[], object], seconds: float) -> Iterator[None]:
-    """Call a function every so many seconds, in a thread, until the block ends."""
+    """Call a function again after these seconds, in a thread, until the block ends."""
     over = threading.Event()
 
     def repeat() -> None:
@@ -53,7 +53,7 @@ class ProgressBar:
         self.n += n
 
     def set_postfix_str(self, s: str, refresh: bool = True) -> None:
-        """Show behind the bar what is being done."""
+        """Show the current step behind the bar."""
         self.said = s
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ def matching(pattern: str, expected: str) -> Rule:
 
 
 AboveZero = Rule("above 0", lambda value: 0 < value < math.inf)
-# What is shown, or written to a log, as it is.
+# A text that is shown, or written to a log, as it is.
 Printable = Rule("a name of printable characters", lambda text: text.isprintable() and text != "")
 
 
@@ -88,7 +88,7 @@ def build(kind: Any, value: Any, where: str = "") -> Any:
         where: name of the value, for errors.
 
     Raises:
-        ValueError: a value does not fit; the error names its field and what was expected.
+        ValueError: a value does not fit; the error names its field and the expected value.
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:

@@ -1,4 +1,4 @@
-"""What differs between operating systems: names and locks of files, signals, limits, processors.
+"""Hold the differences between operating systems: names, locks, signals, limits, processors.
 
 A type checker reads the half of its own platform alone. Windows has no locks here, so users
 must avoid two processes at one output, and it renames no file that is open.
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Bytes of a name on every system, less what that of a temporary file beside it has more.
+# Bytes of a name on every system, less the additions for a temporary file beside it.
 _LONGEST = 255 - len("." + ".old." + 8 * "x")
 # Names of devices, with every suffix; characters and ends that Windows takes for something else.
 _NOT_ON_WINDOWS = re.compile(
@@ -77,7 +77,7 @@ def processors() -> int:
 
 if sys.platform == "win32":
     HAS_LOCKS = False
-    KILLED = None  # what a process that was killed returns: nothing of its own
+    KILLED = None  # the return code of a killed process: there is none of its own
 
     def lock(descriptor: int, *, wait: bool = False) -> bool:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""Adapt models to LangChain: `MirrorEmbeddings` embeds, `MirrorReranker` ranks what is found."""
+"""Adapt models to LangChain: `MirrorEmbeddings` embeds, `MirrorReranker` ranks documents."""
 
 from __future__ import annotations
 

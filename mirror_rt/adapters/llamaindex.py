@@ -1,4 +1,4 @@
-"""Adapt models to LlamaIndex: `MirrorEmbedding` embeds, and `MirrorRerank` ranks what is found."""
+"""Adapt models to LlamaIndex: `MirrorEmbedding` embeds, and `MirrorRerank` ranks the nodes."""
 
 from __future__ import annotations
 

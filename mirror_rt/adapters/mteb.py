@@ -61,7 +61,7 @@ class MirrorEncoder(AbsEncoder):
         options |= {} if revision is None else {"revision": revision}
         options |= {} if device is None else {"providers": device}
         self._lazy = LazyEncoder(model_name, options, encode_kwargs)
-        self.model = self._lazy.encoder
+        self.model = self._lazy.load()
         if prompts is None:
             declared = getattr(self.model, "prompts", None)
             prompts = {} if declared is None else declared.by_name

@@ -56,7 +56,7 @@ class MirrorEmbedder(TableAdapter):
 
 
 def assigned_resources() -> dict[str, Any]:
-    """Return the options of `Encoder.load` that use what Ray has assigned to this task or actor.
+    """Return the options of `Encoder.load` that use the resources of this task or actor of Ray.
 
     Ray shows a task the cards that are its own, numbered from 0, so `"cuda"` finds them.
     """

@@ -17,13 +17,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _ATTEMPTS = 3
-# Time for tasks that were cancelled to save what they have; then Ray ends their processes.
+# Time for cancelled tasks to save their results; then Ray ends their processes.
 _SECONDS_TO_SAVE = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """Say which cluster does the work, and what each of its workers has.
+    """Say which cluster does the work, and the resources of each worker.
 
     Attributes:
         engine: `ray` to work in a Ray cluster; by default this machine alone.
@@ -81,9 +81,9 @@ def run_tasks(
 
     A task whose worker dies (killed, out of memory, or with its machine) is run again, three times
     in all; then its result is the error. When the caller is interrupted, the tasks that run get a
-    KeyboardInterrupt and a minute to save what they have.
+    KeyboardInterrupt and a minute to save their results.
 
-    The function is of a module that the workers can import, and what it raises ends all of the
+    The function is of a module that the workers can import, and its exceptions end all of the
     tasks, its arguments, which are pickled. `again` returns the task to run instead of one whose
     worker died.
     """

@@ -72,7 +72,7 @@ def _numbers(options: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _encoder_of_worker(lazy: LazyEncoder) -> Encoder:
-    """Return the encoder that this worker holds; Spark unpickles what it runs for every task."""
+    """Return the encoder that this worker holds; Spark unpickles its function for every task."""
     options: dict[str, Any] = {}
     if (task := TaskContext.get()) is not None:
         options["threads"] = max(1, task.cpus())

@@ -85,9 +85,11 @@ class Reply:
         try:
             return json.loads(self.content)
         except ValueError:
-            raise ServerError(
-                "the server's answer is not JSON: is it mirror-rt serve?", status=self.status
-            ) from None
+            raise self.strange("the server's answer is not JSON") from None
+
+    def strange(self, why: str) -> ServerError:
+        """Return the error for an answer that mirror-rt does not give."""
+        return ServerError(f"{why}: is it mirror-rt serve?", status=self.status)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from mirror_rt.client.attempts import (
     checked_key,
 )
 from mirror_rt.client.request import EncodeRequest, InputType, RemoteOptions
-from mirror_rt.errors import ClosedError, ConfigError, ServerError, require
+from mirror_rt.errors import ClosedError, ConfigError, require
 from mirror_rt.pipeline.inputs import Texts
 from mirror_rt.pipeline.pipeline import Vectors
 from mirror_rt.vectors.quantization import Embeddings
@@ -117,7 +117,7 @@ class ClientBase(ABC):
         return request.vectors(piece, reply)
 
     async def _info(self, model: str | None, lang: str | None) -> dict[str, Any]:
-        """Return what /info says about a model; the server is asked only once."""
+        """Return the answer of /info about a model; the server is asked only once."""
         if (model, lang) not in self._infos:
             asked = {"model": model, "lang": lang}
             query = urlencode({name: value for name, value in asked.items() if value is not None})
@@ -131,10 +131,7 @@ class ClientBase(ABC):
         try:
             return [str(model["id"]) for model in reply.json()["data"]]
         except (LookupError, TypeError):
-            raise ServerError(
-                f"/v1/models of {self._settings.url} lists no models: is it mirror-rt serve?",
-                status=reply.status,
-            ) from None
+            raise reply.strange(f"/v1/models of {self._settings.url} lists no models") from None
 
     async def _exchange(
         self, method: str, path: str, body: bytes = b"", *, first: int = 0
@@ -198,19 +195,15 @@ class ClientBase(ABC):
         cut = response.headers.get("x-truncated-items")
         if cut is not None and not self._said_truncated:
             self._said_truncated = True
-            logger.warning(
-                "%s texts are longer than the model takes and were cut there (said once)", cut
-            )
+            said = "%s texts are longer than the model takes and were cut there (said once)"
+            logger.warning(said, cut)
         return Reply(response.status_code, response.headers, response.content)
 
     def _description(self, reply: Reply) -> dict[str, Any]:
-        """Return what an answer of /info says; ServerError if it is something else."""
+        """Decode an answer of /info; ServerError if it is something else."""
         info = reply.json()
         numbers = ("dimension", "max_client_batch_size")
         if not isinstance(info, dict) or not all(isinstance(info.get(n), int) for n in numbers):
-            raise ServerError(
-                f"/info of {self._settings.url} does not say {' and '.join(numbers)}: is it "
-                "mirror-rt serve?",
-                status=reply.status,
-            )
+            said = " and ".join(numbers)
+            raise reply.strange(f"/info of {self._settings.url} does not say {said}")
         return info

@@ -104,7 +104,7 @@ class Client(ClientBase):
         return dimension
 
     def info(self) -> dict[str, Any]:
-        """Return what the server's /info says about the model; the server is asked only once."""
+        """Return the answer of the server's /info about the model; it is asked only once."""
         return _result(self._info(self._settings.model, self._settings.lang))
 
     def models(self) -> list[str]:
@@ -172,7 +172,7 @@ class AsyncClient(ClientBase):
         return await self._encode(inputs, options, "document")
 
     async def info(self) -> dict[str, Any]:
-        """Return what the server's /info says about the model; the server is asked only once."""
+        """Return the answer of the server's /info about the model; it is asked only once."""
         return await self._info(self._settings.model, self._settings.lang)
 
     async def models(self) -> list[str]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mirror_rt.client.attempts import Reply, Settings
 from mirror_rt.encoding.batch_encoder import as_list
-from mirror_rt.errors import ConfigError, InvalidTextError, ServerError
+from mirror_rt.errors import ConfigError, InvalidTextError
 from mirror_rt.pipeline.inputs import Texts
 from mirror_rt.pipeline.options import OnTooLong
 from mirror_rt.pipeline.pipeline import Vectors
@@ -51,7 +51,7 @@ _OF_THE_SERVER = {
 
 @dataclass(frozen=True, slots=True)
 class EncodeRequest:
-    """One call of `encode`: what to ask for, and the form of the result."""
+    """One call of `encode`: the fields of its requests, and the form of the result."""
 
     texts: list[str]  # checked, in the caller's order
     single: bool  # whether the caller gave a single string
@@ -113,11 +113,8 @@ class EncodeRequest:
                 raise ValueError("other rows than were asked for")
             return np.frombuffer(b"".join(data), dtype="<f4").reshape(len(piece), -1)
         except (LookupError, TypeError, ValueError, binascii.Error) as error:
-            raise ServerError(
-                f"the server's answer is not the vectors of {len(piece)} texts ({error}): is it "
-                "mirror-rt serve?",
-                status=reply.status,
-            ) from error
+            why = f"the server's answer is not the vectors of {len(piece)} texts ({error})"
+            raise reply.strange(why) from error
 
     def result(self, parts: list[Vectors]) -> Embeddings:
         """Join the vectors of all pieces, in order, in the form that the caller asked for."""
@@ -128,7 +125,7 @@ class EncodeRequest:
         return embeddings[0] if self.single else embeddings
 
     def nothing(self, dimension: int) -> Embeddings:
-        """Return the result for no texts, from a model of so many dimensions."""
+        """Return the result for no texts, from a model of that dimension."""
         return self.result([np.empty((0, self.fields.get("dimensions", dimension)), np.float32)])
 
 

@@ -1,4 +1,4 @@
-"""Offer the classes of sentence-transformers and fastembed over what a bundle loads to.
+"""Offer the classes of sentence-transformers and fastembed over encoders and rerankers.
 
 A program changes one line, its import, and keeps its calls:
 
@@ -6,7 +6,7 @@ A program changes one line, its import, and keeps its calls:
 >>> SentenceTransformer("bundle").encode(["a text", "another"]).shape
 (2, 384)
 
-What these classes cannot do here is an error that says what to write instead.
+For all that these classes cannot do here, an error says what to write instead.
 """
 
 from typing import NoReturn
@@ -46,7 +46,7 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> NoReturn:
-    """Say what takes the place of a class that is not here."""
+    """Name the replacement of a class that is not here."""
     if name in _ELSEWHERE:
         raise ImportError(f"mirror_rt.compat has no {name}: {_ELSEWHERE[name]}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Take what callers of other libraries give: arguments, blank texts, devices, tensors of torch."""
+"""Take the input of callers of other libraries: arguments, blank texts, devices, tensors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def device_options(device: object) -> LoadKeywords:
 def refuse(owner: str, hints: Mapping[str, str], given: Mapping[str, Any]) -> None:
     """Raise ConfigError for the first argument of a call that has a value and no meaning here.
 
-    `hints` maps the name of such an argument to what to do instead of giving it to `owner`. None,
+    `hints` maps the name of such an argument of `owner` to the advice for its users. None,
     False and empty values count as not given.
     """
     for name, hint in hints.items():
@@ -71,9 +71,9 @@ def refuse(owner: str, hints: Mapping[str, str], given: Mapping[str, Any]) -> No
 def renamed(*positional: str, **names: str | None) -> Callable[[F], F]:
     """Return a decorator that takes keywords by their old names, too; the new name goes first.
 
-    What has no new name is dropped with a warning; the new name `keywords.key` is that of a key of
-    the argument `keywords`. `positional` are the keywords that further positional arguments were,
-    behind `self` and one more.
+    A keyword without a new name is dropped with a warning; the new name `keywords.key` is that of a
+    key of the argument `keywords`. `positional` are the keywords that further positional arguments
+    were, behind `self` and one more.
     """
 
     def decorate(function: F) -> F:

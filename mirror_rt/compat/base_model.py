@@ -1,4 +1,4 @@
-"""Offer what all models of sentence-transformers have: arguments, settings, prompts, devices."""
+"""Offer the arguments, settings, prompts and devices of models of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _WITHOUT_EFFECT = (
     "torch_dtype", "dtype", "attn_implementation", "use_safetensors", "low_cpu_mem_usage",
     "classifier_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob",
 )  # fmt: skip
-# Members of the original classes that change a model, which is not what these classes are for.
+# Members of the original classes that change a model, which these classes do not.
 _ELSEWHERE = {
     **dict.fromkeys(("fit", "old_fit"), "tune with `mirror-rt tune`, then export"),
     "save_to_hub": "call push_to_hub",
@@ -49,7 +49,7 @@ _ELSEWHERE = {
 
 
 class BaseModel(Saving):
-    """The members of `sentence_transformers.base.model.BaseModel`, over what a bundle loads to."""
+    """The members of `sentence_transformers.base.model.BaseModel`, for a loaded bundle."""
 
     _settings: dict[str, Any]  # of transformers, which change nothing here
     _own_prompts: Mapping[str, str] = MappingProxyType({})  # those that a model always has
@@ -132,7 +132,7 @@ class BaseModel(Saving):
 
     @property
     def model_card_data(self) -> SimpleNamespace:
-        """What evaluators tell their figures; nothing is kept, since a bundle's card is a file."""
+        """An object for the figures of evaluators; none is kept, as a bundle's card is a file."""
         base = self._loaded.manifest.base_model
         return SimpleNamespace(
             base_model=base.get("name"), base_model_revision=base.get("revision"),
@@ -193,7 +193,7 @@ class BaseModel(Saving):
         pipeline.defaults = replace(pipeline.defaults, prompts=prompts)
 
     def _prompt_text(self, prompt: str | None, name: str | None) -> str:
-        """Return what to put before each text; a prompt goes before the name of one."""
+        """Return the text to put before each text; a prompt goes before the name of one."""
         if prompt is not None and name is not None:
             logger.warning(
                 "Provide either a `prompt`, a `prompt_name`, or neither, but not both. "
@@ -218,11 +218,11 @@ def _load_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _find(prompts: Mapping[str, str], name: str | None, what: str) -> str:
+def _find(prompts: Mapping[str, str], name: str | None, noun: str) -> str:
     # The words are those of the original: programs look for them.
     if name is not None and name not in prompts:
         raise ConfigError(
-            f"{what} {name!r} not found in the configured prompts dictionary with keys "
+            f"{noun} {name!r} not found in the configured prompts dictionary with keys "
             f"{list(prompts)!r}."
         )
     return "" if name is None else prompts[name]

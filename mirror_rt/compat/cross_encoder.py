@@ -48,9 +48,9 @@ class CrossEncoder(BaseModel):
     Args:
         model_name_or_path: folder or name of a cross-encoder's bundle.
         prompts: name -> text to put before the first text of a pair.
-        num_labels: what the bundle must have.
+        num_labels: the number that the bundle must have.
         max_length: most tokens of a pair.
-        activation_fn: what makes scores of logits [n, C]; None for what the bundle declares. It
+        activation_fn: makes scores of logits [n, C]; None for the one that the bundle declares. It
             gets a tensor where torch is imported, as from the original, and else an array.
         **others: as those of `SentenceTransformer`, taken or refused.
 
@@ -95,7 +95,7 @@ class CrossEncoder(BaseModel):
 
     @property
     def config(self) -> SimpleNamespace:
-        """What programs read of the model's configuration: the number and names of its labels."""
+        """The part of the configuration that programs read: the number and names of labels."""
         labels = dict(enumerate(self.reranker.labels))
         found = {
             "num_labels": self.num_labels, "id2label": labels, "classifier_dropout": None,
@@ -105,14 +105,14 @@ class CrossEncoder(BaseModel):
 
     @property
     def model(self) -> SimpleNamespace:
-        """What programs read of the module of PyTorch: its configuration and device."""
+        """The part of the module of PyTorch that programs read: its configuration and device."""
         return SimpleNamespace(config=self.config, device=self.device)
 
     max_length = BaseModel.max_seq_length  # its name before version 6 of the original
 
     @property
     def activation_fn(self) -> Activation:
-        """What makes scores of logits [n, C], unless a call says otherwise."""
+        """The function that makes scores of logits [n, C], unless a call names another."""
         return self._activation_fn or _declared(self.reranker.activation)
 
     @activation_fn.setter

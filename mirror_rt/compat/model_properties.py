@@ -1,4 +1,4 @@
-"""Offer what sentence-transformers tells of a model of embeddings, and lets a caller set."""
+"""Offer the properties that sentence-transformers has of a model of embeddings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ModelProperties(BaseModel):
 
     @contextmanager
     def truncate_embeddings(self, truncate_dim: int | None) -> Iterator[None]:
-        """Keep the first so many dimensions within the block."""
+        """Keep the first `truncate_dim` dimensions within the block."""
         before, self.truncate_dim = self.truncate_dim, truncate_dim
         try:
             yield

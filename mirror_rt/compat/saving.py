@@ -58,7 +58,7 @@ class Saving:
         replace_model_card: bool = False, train_datasets: list[str] | None = None,
         revision: str | None = None, create_pr: bool = False,
     ) -> str:  # fmt: skip
-        """Send what `save` writes, or another folder, to a hub; return the address of the commit.
+        """Send the result of `save`, or another folder, to a hub; return the commit's address.
 
         Raises:
             HubError: the hub refuses it, or is not reached.
@@ -66,7 +66,7 @@ class Saving:
         hub = hub_library(f"pushing to {repo_id}")
         with hub_errors(repo_id, error=HubError, revision=revision), TemporaryDirectory() as made:
             if local_model_path is None:
-                self.save(made)  # first, so that what cannot be saved leaves no repository behind
+                self.save(made)  # first, so that a failure leaves no repository behind
             api = hub.HfApi(token=token)
             found = api.create_repo(
                 repo_id=repo_id, private=private, exist_ok=exist_ok or create_pr

@@ -73,12 +73,11 @@ class SentenceTransformer(ModelProperties):
         revision: branch, tag or commit of a name on a hub.
         local_files_only: load from the cache, never from a hub.
         model_kwargs: fields of `LoadOptions`, such as `{"variant": "int8", "threads": 2}`.
-        backend: `"torch"` and `"onnx"` mean the same here: the bundle is run by
-            what `Encoder.load` chooses.
+        backend: `"torch"` and `"onnx"` mean the same here: `Encoder.load` chooses the engine.
         processor_kwargs: `{"model_max_length": n}` sets `max_seq_length`.
-        similarity_fn_name: a member of `SimilarityFunction`, or its name; None for what the bundle
-            declares, which is its model's.
-        truncate_dim: keep the first so many dimensions.
+        similarity_fn_name: a member of `SimilarityFunction`, or its name; None for the one
+            that the bundle declares.
+        truncate_dim: number of the first dimensions to keep.
         **refused: the original's other arguments, which have no meaning here.
 
     Raises:
@@ -166,8 +165,8 @@ class SentenceTransformer(ModelProperties):
             convert_to_numpy: False gives a list of tensors, which needs torch.
             convert_to_tensor: return a torch tensor; needs torch.
             device: the one that the model was loaded on, also several times in a list.
-            normalize_embeddings: True for unit vectors; False for what the model declares.
-            truncate_dim: keep the first so many dimensions; None for that of the class.
+            normalize_embeddings: True for unit vectors; False as the model declares.
+            truncate_dim: number of the first dimensions to keep; None for that of the class.
             pool: of `start_multi_process_pool`.
             chunk_size: not needed, because the work is divided by tokens.
             **kwargs: further options of `Encoder.encode`: `on_too_long`, `errors`, `ranges`; of
@@ -232,7 +231,7 @@ class SentenceTransformer(ModelProperties):
         return {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
 
     def tokenize(self, texts: Sequence[str], **kwargs: Any) -> dict[str, npt.NDArray[np.int64]]:
-        """Return what `preprocess` does, which is its name since version 6 of the original."""
+        """Call `preprocess`, which is its name since version 6 of the original."""
         return self.preprocess(texts, **kwargs)
 
     def encode_multi_process(

@@ -35,7 +35,7 @@ class _OfFastembed:
 
     Args:
         model_name: folder or name of a bundle.
-        cache_dir: folder for what is downloaded by its name; None for `$MIRROR_RT_CACHE`, and the
+        cache_dir: folder for downloads; None for `$MIRROR_RT_CACHE`, and the
             hub's cache for the files of a hub.
         threads: of one operator; None for all processors.
         providers: execution providers of onnxruntime, instead of `cuda` and `device_ids`: each a

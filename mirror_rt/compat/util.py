@@ -72,12 +72,12 @@ class SimilarityFunction(StrEnum):
 
     @staticmethod
     def to_similarity_fn(similarity_function: object) -> Compare:
-        """Return what compares all rows of [n, D] with all of [m, D] by a function of that name."""
+        """Return a function that compares all rows of [n, D] with all of [m, D]."""
         return partial(similarity, function_named(similarity_function))
 
     @staticmethod
     def to_similarity_pairwise_fn(similarity_function: object) -> Compare:
-        """Return what compares the rows of [n, D] with the same rows of [n, D]."""
+        """Return a function that compares the rows of [n, D] with the same rows of [n, D]."""
         return partial(pairwise_similarity, function_named(similarity_function))
 
 
@@ -159,7 +159,7 @@ def normalize_embeddings(embeddings: Any) -> Any:
 
 
 def truncate_embeddings(embeddings: Any, truncate_dim: int | None) -> Any:
-    """Keep the first so many dimensions; all of them for None, or where there are fewer."""
+    """Keep the first `truncate_dim` dimensions; all of them for None, or where there are fewer."""
     return embeddings[..., :truncate_dim]
 
 

@@ -148,7 +148,7 @@ def peak_memory_mb() -> float | None:
 
 
 def write_json_report(path: Path, about: dict[str, object], cells: list[Cell]) -> None:
-    """Write the measurements, and what they were made on, as JSON; replace an existing file."""
+    """Write the measurements and their circumstances as JSON; replace an existing file."""
     write_json(path, about | {"cells": [dataclasses.asdict(cell) for cell in cells]})
 
 

@@ -32,26 +32,15 @@ class LanguagePack(PackEncoder):
     """
 
     def __init__(
-        self,
-        folder: Path,
-        index: PackIndex,
-        *,
-        memory_limit: float | None = None,
-        pinned: Iterable[str] = (),
-        detector: Detector | None = None,
-        fallback: str | None = None,
-        mixed_spaces: bool = False,
-        options: LoadOptions | None = None,
-    ) -> None:
-        self.folder = folder
-        self.index = index
-        self._options = options or LoadOptions()
-        self._router = router = Router(folder, index, detector, fallback)
-        sizes = {name: self._bytes(name) for name in index.bundles}
-        names = [need_language(tag, router.bundles, f"pinned: {folder}") for tag in pinned]
+        self, router: Router, options: LoadOptions, memory_limit: float | None,
+        pinned: Iterable[str], *, mixed_spaces: bool,
+    ) -> None:  # fmt: skip
+        self.folder, self.index, self._options = router.folder, router.index, options
+        sizes = {name: self._bytes(name) for name in self.index.bundles}
+        names = [need_language(tag, router.bundles, f"pinned: {self.folder}") for tag in pinned]
         limit = None if memory_limit is None else checked_limit(memory_limit, sizes, names)
         cache = ModelCache(self._open, sizes, limit=limit, pinned=names)
-        super().__init__(index, router, cache, mixed_spaces=mixed_spaces)
+        super().__init__(router, cache, mixed_spaces=mixed_spaces)
         for name in names:
             with self._cache.lease(name):
                 pass
@@ -74,7 +63,7 @@ class LanguagePack(PackEncoder):
             path: a folder written by `mirror-rt export` of several models.
             memory_limit: most bytes of the bundles that are loaded at a time; None for no limit.
                 The size of a bundle is that of the files that its graph needs, with its
-                tokenizer.json counted 17 times, since it takes so much more memory.
+                tokenizer.json counted 17 times, since it takes that much memory.
             pinned: tags of languages that are loaded now and stay loaded.
             detector: function for `lang="auto"` that maps texts to a tag each, or None if there
                 is none; py3langid (extra `detect`) by default.
@@ -92,16 +81,9 @@ class LanguagePack(PackEncoder):
             ConfigError: a pinned language or the fallback is not in the pack, or the limit is too
                 low for a bundle beside the pinned ones.
         """
-        return cls(
-            Path(path),
-            PackIndex.read(path),
-            memory_limit=memory_limit,
-            pinned=pinned,
-            detector=detector,
-            fallback=fallback,
-            mixed_spaces=mixed_spaces,
-            options=LoadOptions(**keywords),
-        )
+        options = LoadOptions(**keywords)
+        router = Router(Path(path), PackIndex.read(path), detector, fallback)
+        return cls(router, options, memory_limit, pinned, mixed_spaces=mixed_spaces)
 
     @property
     def languages(self) -> list[str]:

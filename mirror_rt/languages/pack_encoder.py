@@ -12,7 +12,6 @@ from typing import Any, TypeVar, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.bundle.pack_index import PackIndex
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.model_cache import ModelCache
 from mirror_rt.errors import ConfigError, InvalidTextError, Setting, renumbered
@@ -41,13 +40,10 @@ class PackEncoder:
     """
 
     def __init__(
-        self, index: PackIndex, router: Router, cache: ModelCache[str, Encoder], *,
-        mixed_spaces: bool = False,
-    ) -> None:  # fmt: skip
-        self.index = index
-        self._router = router
-        self._cache = cache
-        self._mixed_spaces = mixed_spaces
+        self, router: Router, cache: ModelCache[str, Encoder], *, mixed_spaces: bool
+    ) -> None:
+        self.index = router.index
+        self._router, self._cache, self._mixed_spaces = router, cache, mixed_spaces
 
     def encode(
         self, inputs: Texts, lang: Languages = None, **options: Unpack[EncodeKeywords]

@@ -16,7 +16,7 @@ from mirror_rt.languages.tags import find_language, language_key, need_language
 from mirror_rt.tokens.validity import find_invalid
 
 AUTO = "auto"
-# What a bundle may declare: a tag, or a name of that form, such as `biomedical`.
+# The language that a bundle may declare: a tag, or a name of that form, such as `biomedical`.
 _NAME = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
 # The language of all texts of a call, or of each text; None for the pack's default.
 Languages = str | Sequence[str | None] | None
@@ -28,7 +28,7 @@ class Router:
     """Finds the bundles of a pack by language; py3langid is the default detector for `auto`.
 
     `fallback` is the language whose bundle takes the texts of languages that the pack lacks; None
-    stands for what the index declares, if anything.
+    stands for the one that the index declares, if any.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Router:
         detector: Detector | None = None,
         fallback: str | None = None,
     ) -> None:
-        self._folder = folder
+        self.folder, self.index = folder, index
         self._default = index.default
         self.bundles = _bundles(folder, index)
         """Maps each language tag to the name of its bundle."""
@@ -53,12 +53,12 @@ class Router:
         """Return the name of the bundle of a language, or a more general one; None: the default."""
         if lang is None:
             return self._default
-        found = need_language(lang, self.bundles, str(self._folder), self._fallback)
+        found = need_language(lang, self.bundles, str(self.folder), self._fallback)
         if find_language(lang, self.bundles) is None and lang not in self._said:
             self._said.add(lang)
             logger.warning(
                 "%s has no bundle for %r, its fallback %r is used (said once)",
-                self._folder,
+                self.folder,
                 lang,
                 self._fallback,
             )

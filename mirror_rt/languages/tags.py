@@ -21,7 +21,7 @@ _PREFERRED = {"iw": "he", "in": "id", "ji": "yi", "jw": "jv", "mo": "ro"}
 _LONGEST = 256
 # CLDR's distances of languages: up to 10 for those written alike, up to 60 for related ones.
 _SAME, _RELATED = 10, 60
-_SHOWN = 40  # characters of what is no tag, in a message
+_SHOWN = 40  # characters of a wrong tag in a message
 
 
 def normalize_tag(tag: str) -> str:
@@ -74,8 +74,8 @@ def find_language(tag: str, available: Mapping[str, T]) -> T | None:
 def need_language(tag: str, available: Mapping[str, T], owner: str, fallback: T | None = None) -> T:
     """Return the value for a language as `find_language` does; refuse one that is missing.
 
-    The ConfigError says what `owner` has, and suggests the tag for the English name of a language
-    or for its code of three letters. A value to fall back to stands in for every missing one.
+    The ConfigError lists the languages of `owner`, and suggests the tag for the English name of a
+    language or for its code of three letters. A `fallback` stands in for every missing value.
     """
     if (found := find_language(tag, available)) is not None:
         return found
@@ -112,7 +112,7 @@ def _names() -> dict[str, tuple[str, ...]]:
 
 
 def _normalized(tag: str) -> str | None:
-    """Return a tag as RFC 5646 recommends; None for what does not have the form of one."""
+    """Return a tag as RFC 5646 recommends; None if it does not have the form of one."""
     text = tag.strip().replace("_", "-") if isinstance(tag, str) else ""
     if len(text) > _LONGEST or not _TAG.fullmatch(text):
         return None

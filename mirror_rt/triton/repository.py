@@ -35,11 +35,11 @@ class RepositoryConfig:
     """The options for writing a repository.
 
     Attributes:
-        name: of the model that takes texts; by default the folder's name. Of a pack, what comes
-            before the names of its bundles.
+        name: of the model that takes texts; by default the folder's name. Of a pack, the
+            prefix of the names of its bundles.
         variant: graph of the bundle; by default `fp32`, or its first.
         max_batch_size: most texts of a request, and of a run.
-        on_too_long: what becomes of a text of too many tokens.
+        on_too_long: the treatment of a text of too many tokens.
     """
 
     name: str | None = None

@@ -66,10 +66,10 @@ def test_a_missing_library_is_named():
 def test_one_session_for_all_of_one_name_as_long_as_any_lives(model, monkeypatch):
     monkeypatch.chdir(model.parent)
     one, two = LazyEncoder(str(model)), LazyEncoder(model.name)
-    assert one.encoder is two.encoder
-    assert pickle.loads(pickle.dumps(one)).encoder is one.encoder
-    assert LazyEncoder(model, {"threads": 1}).encoder is not one.encoder
-    freed = weakref.ref(one.encoder)
+    assert one.load() is two.load()
+    assert pickle.loads(pickle.dumps(one)).load() is one.load()
+    assert LazyEncoder(model, {"threads": 1}).load() is not one.load()
+    freed = weakref.ref(one.load())
     del one, two
     gc.collect()
     assert freed() is None

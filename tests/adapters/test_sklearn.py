@@ -48,7 +48,7 @@ def test_clone(model, encoder):
     copy = clone(vectorizer)
     assert copy.get_params() == vectorizer.get_params()
     assert copy.fit_transform(TEXTS).shape == (8, 8)
-    assert copy._lazy.encoder is vectorizer._lazy.encoder  # one session
+    assert copy._lazy.load() is vectorizer._lazy.load()  # one session
     assert clone(MirrorVectorizer(encoder)).fit_transform(TEXTS).shape == (8, 32)
     assert copy.set_params(encode_kwargs=None).fit_transform(TEXTS).shape == (8, 32)
 
