@@ -47,7 +47,8 @@ LABELS = {
     "mpnet": "MPNet",
     "deberta-v2": "DeBERTa-v2, -v3",
     "modernbert": "ModernBERT",
-    "roformer": "any other (RoFormer here)",
+    "roformer": "RoFormer",
+    "rembert": "any other (RemBERT here)",
 }
 FUSED = (
     ("Attention", "MultiHeadAttention"),

@@ -70,6 +70,8 @@ class Tensors:
         scaled: whether words, norms and scores are scaled as by Gemma.
         rotations: field of config.json with the base of rotary frequencies, and its usual value,
             of layers with `full_attention` and with `sliding_attention`; empty for no rotation.
+        neighbours: whether neighbouring numbers rotate together, by angles in float64, and not
+            each with the one half a head further.
         window, usual_window: field of config.json with the tokens of a window.
         full_every: which layers attend to all tokens, where no `layer_types` say it: those whose
             number and the last value are a multiple of the field of config.json, or its usual
@@ -107,6 +109,7 @@ class Tensors:
     grouped: bool = False
     scaled: bool = False
     rotations: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    neighbours: bool = False
     window: str = ""
     usual_window: int | None = None
     full_every: tuple[str, int, int] = ("", 1, 0)
@@ -224,6 +227,18 @@ FAMILIES = {
             attention_out=("attention.attn.o",),
             attention_norm="attention.LayerNorm",
             relative="encoder.relative_attention_bias",
+        ),
+    ),
+    "roformer": Family(
+        fused=_FEED_FORWARD | _EMBEDDINGS,
+        attention_output=_OUTPUT,
+        classifier=Classifier("classifier.dense", "hidden_act", out="classifier.out_proj"),
+        tensors=Tensors(
+            "roformer",
+            positions="",
+            projection="embeddings_project",
+            rotations={"full_attention": ("", 10_000.0)},
+            neighbours=True,
         ),
     ),
     # Disentangled attention has no fused operator.

@@ -28,6 +28,7 @@ FUSED = dict.fromkeys(TINY, WHOLE) | {
     "deberta-v2": {"BiasGelu": 2, "SkipLayerNormalization": 4},
     "modernbert": {"MultiHeadAttention": 2, "RotaryEmbedding": 4},
     "roformer": {name: n for name, n in WHOLE.items() if name != "Attention"},
+    "rembert": {name: n for name, n in WHOLE.items() if name != "Attention"},
 }
 families = pytest.mark.parametrize("family", tiers(TINY, fast=("bert", "modernbert")))
 
@@ -97,7 +98,7 @@ def test_inputs_and_types(family, tiny_bundle):
     """int64 outside, int32 where onnxruntime's operators want it."""
     model = onnx.load(tiny_bundle(family) / "onnx" / "model.onnx")
     onnx.checker.check_model(model, full_check=True)
-    types = family in ("bert", "ernie", "albert", "electra", "roformer")
+    types = family in ("bert", "ernie", "albert", "electra", "roformer", "rembert")
     names = ["input_ids", "attention_mask"] + ["token_type_ids"] * types
     assert [node.name for node in model.graph.input] == names
     assert {node.type.tensor_type.elem_type for node in model.graph.input} == {
@@ -128,8 +129,8 @@ def test_the_model_is_left_as_it_was(family, tiny_model):
 
 
 def test_what_is_not_fused_is_said(tiny_model, caplog):
-    _tell_of_missing_fusion(load_pretrained(tiny_model("roformer")), {})
-    assert "no fusion is known for the family 'roformer'" in caplog.text
+    _tell_of_missing_fusion(load_pretrained(tiny_model("rembert")), {})
+    assert "no fusion is known for the family 'rembert'" in caplog.text
     _tell_of_missing_fusion(load_pretrained(tiny_model("bert")), {})
     assert "Attention: fused 0 of 2; the graph works" in caplog.text
 

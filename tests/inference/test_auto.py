@@ -148,7 +148,7 @@ def test_rows_of_int8_that_are_not_finite_run_again_in_fp32(int8_bundle, caplog)
     assert "such texts run again in fp32" in caplog.text
 
 
-@pytest.mark.parametrize("family", tiers(["deberta-v2", "roformer"], fast=["deberta-v2"]))
+@pytest.mark.parametrize("family", tiers(["deberta-v2", "rembert"], fast=["deberta-v2"]))
 def test_what_the_engine_cannot_run_onnxruntime_runs(tiny_bundle, family, bundle):
     encoder = Encoder.load(tiny_bundle(family))
     assert encoder.providers == [CPU]

@@ -57,7 +57,7 @@ def test_token_vectors(bundle, texts):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("family", ["deberta-v2", "roformer"])
+@pytest.mark.parametrize("family", ["deberta-v2", "rembert"])
 def test_other_families_need_onnxruntime(tiny_bundle, family):
     with pytest.raises(BundleError, match="onnxruntime can: pip install"):
         Encoder.load(tiny_bundle(family), providers="native")

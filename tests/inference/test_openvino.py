@@ -29,7 +29,7 @@ from tiers import tiers
 pytest.importorskip("openvino", reason="the extra openvino is not installed")
 
 FAMILIES = [
-    "bert", "xlm-roberta", "distilbert", "albert", "mpnet", "deberta-v2", "modernbert", "roformer"
+    "bert", "xlm-roberta", "distilbert", "albert", "mpnet", "deberta-v2", "modernbert", "rembert"
 ]  # fmt: skip
 
 

@@ -169,7 +169,7 @@ def test_what_cannot_be_exported(tiny_cross_encoder, tiny_bert, tmp_path, words)
     with pytest.raises(ModelError, match=r"the weights lack bert|the weights lack classifier"):
         export(headless)
     with pytest.raises(ModelError, match="the head of its family is not known"):
-        export(make_model("roformer", tmp_path / "roformer", words, labels=1))
+        export(make_model("rembert", tmp_path / "rembert", words, labels=1))
     with pytest.raises(ModelError, match="classifier_pooling is 'late', which has no"):
         late = {"classifier_pooling": "late"}
         export(make_model("eurobert", tmp_path / "late", words, labels=1, config=late))
@@ -218,5 +218,5 @@ def test_precisions(family, tiny_cross_encoder, tmp_path, pairs):
 
 
 def test_every_family_of_tiny_models_has_a_head():
-    assert {*TINY, *UNFUSED} - {*HEADED} == {"roformer"}
+    assert {*TINY, *UNFUSED} - {*HEADED} == {"rembert"}
     assert {*HEADED} == {*FAMILIES}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mirror_rt.bundle.checkpoint_files import checkpoint_family, open_weights, sizes_of, takes_types
 from mirror_rt.bundle.declarations import whole
@@ -26,7 +27,7 @@ from mirror_rt.inference.native.engine_model import (
     Weight,
     check_sizes,
 )
-from mirror_rt.inference.native.rotation import Rotation
+from mirror_rt.inference.native.rotation import EXACT, Rotation
 from mirror_rt.inference.vector_layers import TextHead
 from mirror_rt.io.tensors import MappedTensors
 
@@ -250,6 +251,8 @@ class _Finder:
     def rotation(self, kind: str) -> Rotation:
         """Return by what the positions rotate queries and keys in a kind of layers."""
         key, usual = self.names.rotations.get(kind) or self.names.rotations[_FULL]
+        if self.names.neighbours:
+            return Rotation(usual, EXACT, ())
         given = self.config.get("rope_parameters") or {}
         given = given.get(kind, {} if {_FULL, _LOCAL} & given.keys() else given) or {}
         given = given or (self.config.get("rope_scaling") if kind == _FULL else None) or {}
@@ -306,9 +309,16 @@ class _Finder:
         read = [one.read for one in parts]
 
         def side_by_side() -> Floats:  # at once, without a copy of each part in between
-            return np.concatenate([one() for one in read], axis=-1, out=np.empty(shape, np.float32))
+            made = np.concatenate([one() for one in read], axis=-1, out=np.empty(shape, np.float32))
+            return made[..., self.halves(shape[-1])] if self.names.neighbours else made
 
         return Weight(name, shape, side_by_side, tuple(parts))
+
+    def halves(self, columns: int) -> npt.NDArray[np.intp]:
+        """Return the order in which neighbours of queries and keys are half a head apart."""
+        places = np.arange(columns).reshape(3, self.size(self.names.heads), -1)
+        places[:2] = np.concatenate([places[:2, :, ::2], places[:2, :, 1::2]], axis=-1)
+        return places.ravel()
 
     def part(self, name: str) -> Weight:
         """Return a bias, or a matrix with outputs last, as which bundles have it."""

@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 
+# The scaling of RoFormer, whose angles are float64.
+EXACT = "exact"
 _LENGTH = "original_max_position_embeddings"
 # What config.json says of each kind of scaling, and its usual values. Of `dynamic` the frequencies
 # change in texts alone that are longer than the model has positions.
@@ -56,14 +58,16 @@ class Rotation(NamedTuple):
     def table(self, size: int, longest: int) -> Floats:
         """Return the cosines, and then the sines, of each position: float32 [longest, size]."""
         angles = np.arange(longest, dtype=np.float32)[:, None] * self.frequencies(size)
-        table = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+        table = np.concatenate([np.cos(angles), np.sin(angles)], axis=1, dtype=np.float32)
         if self.scaling == "yarn":
             factor, *_, attention = self.numbers
             table *= np.float32(attention or (0.1 * math.log(factor) + 1 if factor > 1 else 1))
         return table
 
-    def frequencies(self, size: int) -> Floats:
-        """Return the frequencies, float32 [size / 2], rounded as PyTorch does it."""
+    def frequencies(self, size: int) -> npt.NDArray[np.floating]:
+        """Return the frequencies, [size / 2], rounded as PyTorch does it."""
+        if self.scaling == EXACT:
+            return self.theta ** -(np.arange(0, size, 2) / size)
         # Each step in float32, and the power to its nearest.
         exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
         powers = (self.theta ** exponents.astype(np.float64)).astype(np.float32)

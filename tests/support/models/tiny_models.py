@@ -65,7 +65,9 @@ TINY = {
     "modernbert": Tiny("bpe", pooling="cls", types=False, config={
         "local_attention": 16, "global_attn_every_n_layers": 2, "pad_token_id": 0,
         "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}),
-    "roformer": Tiny(config={"embedding_size": 16}),  # a family for which we have no row
+    "roformer": Tiny(config={"embedding_size": 16}),
+    # a family for which we have no row
+    "rembert": Tiny(config={"input_embedding_size": 16, "output_embedding_size": 16}),
 }  # fmt: skip
 # Families that the native engine computes, whose graphs are as PyTorch writes them.
 # With the token that transformers' Qwen2Tokenizer always has.

@@ -113,8 +113,8 @@ def test_classes_get_a_logit_each(file, configure, words):
 
 def test_a_family_without_a_head_is_refused(tiny_model, file, configure, words):
     pairs = read_labelled_pairs(file("train.tsv", HEADER, *scored(words)))
-    with pytest.raises(ModelError, match="no head for pairs is known for the family roformer"):
-        train("cross-encoder", pairs, configure(model=tiny_model("roformer")))
+    with pytest.raises(ModelError, match="no head for pairs is known for the family rembert"):
+        train("cross-encoder", pairs, configure(model=tiny_model("rembert")))
 
 
 def test_a_head_must_be_there_to_be_loaded(tiny_bert):
