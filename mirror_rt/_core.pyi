@@ -77,6 +77,7 @@ class NativeEncoder:
         raw: bool = False,
         centred: bool = True,
         causal: bool = False,
+        buckets: npt.NDArray[np.int32] | None = None,
         instruction_set: str = "",
     ) -> None:
         """Take the embeddings: words [vocabulary, E] stay where they are, the rest is copied.
@@ -87,7 +88,8 @@ class NativeEncoder:
         have twice as many inner columns, the second half of which multiplies the first; with
         `pre_norm`, `out_norm` does not change what layers add to, and with `raw` neither does
         `norm`. Heads have `size` numbers, and there are `key_heads` of keys and values; in
-        `causal` attention no token attends to one behind it.
+        `causal` attention no token attends to one behind it. `buckets` [2 n - 1] are those of the
+        distances of key from query, and do not fall.
         """
 
     def add_layer(
@@ -105,13 +107,15 @@ class NativeEncoder:
         key_norm: _Pair | None = None,
         attention_after: _Pair | None = None,
         out_after: _Pair | None = None,
+        distances: npt.NDArray[np.float32] | None = None,
     ) -> None:
         """Pack the weights of one more layer, which are not kept.
 
         A token attends to those at most `window` tokens away, or to all for 0. `rotary` is
         [n, size], the cosines and then the sines of each position's angles; it is kept. Of the
         norms of queries and keys [size] the weights alone count; `attention_after` and `out_after`
-        normalise what the halves of a layer add.
+        normalise what the halves of a layer add. `distances` [buckets, 2 heads * size] are vectors
+        of which the first halves times keys, and the second times queries, are added to scores.
         """
 
     def repeat_layer(self, layer: int) -> None:

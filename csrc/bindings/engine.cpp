@@ -24,6 +24,7 @@ using namespace mirror_rt::engine;
 using Floats = py::array_t<float, py::array::c_style>;
 using Pair = std::pair<Floats, Floats>;
 using Ids = py::array_t<std::int64_t, py::array::c_style>;
+using Buckets = py::array_t<std::int32_t, py::array::c_style>;
 
 template <class T>
 T one_of(const std::string& name, const char* what, std::vector<std::pair<const char*, T>> known) {
@@ -63,7 +64,7 @@ class BoundEncoder {
       const std::optional<Floats>& relative, std::int64_t skipped_id,
       const std::optional<Floats>& skipped, bool gated, bool pre_norm, std::int64_t key_heads,
       std::int64_t size, float word_scale, bool raw, bool centred, bool causal,
-      const std::string& instruction_set) {
+      const std::optional<Buckets>& buckets, const std::string& instruction_set) {
     if (words.ndim() != 2 || positions.ndim() != 2) {
       throw py::value_error("words and positions must have two dimensions");
     }
@@ -84,8 +85,17 @@ class BoundEncoder {
         projection && projection->first.ndim() == 2 ? projection->first.shape(1) : words.shape(1);
     c.skipped_id = skipped ? skipped_id : -1;
     c.types = types && types->ndim() == 2 ? types->shape(0) : 1;
-    check(c);
     EmbeddingWeights e{};
+    if (buckets) {
+      const py::ssize_t count = buckets->ndim() == 1 ? buckets->shape(0) : 0;
+      e.buckets = buckets->data();
+      if (count != 2 * c.positions - 1 || *e.buckets < 0 || e.buckets[count - 1] >= kWidest ||
+          !std::is_sorted(e.buckets, e.buckets + count)) {
+        throw py::value_error("buckets must be those of 2 positions - 1 distances, in order");
+      }
+      c.buckets = e.buckets[count - 1] + 1;
+    }
+    check(c);
     e.words = words.data();
     if (positions.shape(1) != 0) {
       e.positions = checked(positions, {c.positions, c.embedded}, "positions");
@@ -105,11 +115,12 @@ class BoundEncoder {
                  const Pair& inner, const Pair& out, const Pair& out_norm, std::int64_t window,
                  const std::optional<Floats>& rotary, const std::optional<Pair>& query_norm,
                  const std::optional<Pair>& key_norm, const std::optional<Pair>& attention_after,
-                 const std::optional<Pair>& out_after) {
+                 const std::optional<Pair>& out_after, const std::optional<Floats>& distances) {
     const Config& c = encoder_->config();
     const std::int64_t h = c.hidden, i = c.inner;
     if (rotary && c.size % 2 != 0) throw py::value_error("rotary needs heads of even size");
     if (out_after && !c.pre_norm) throw py::value_error("out_after needs norms before layers");
+    if (distances.has_value() != (c.buckets > 0)) throw py::value_error("distances need buckets");
     const LayerWeights weights{
         weight_of(query_key_value, h, c.queries() + 2 * c.keys(), "query_key_value"),
         weight_of(attention_out, c.queries(), h, "attention_out"),
@@ -122,7 +133,8 @@ class BoundEncoder {
         norm_of(query_norm, c, c.size, "query_norm").weight,
         norm_of(key_norm, c, c.size, "key_norm").weight,
         norm_of(attention_after, c, h, "attention_after"),
-        norm_of(out_after, c, h, "out_after")};
+        norm_of(out_after, c, h, "out_after"),
+        distances ? checked(*distances, {c.buckets, 2 * c.queries()}, "distances") : nullptr};
     if (rotary) kept_.push_back(*rotary);
     py::gil_scoped_release release;
     encoder_->add_layer(weights);
@@ -218,12 +230,14 @@ void bind_engine(py::module_& m) {
            py::arg("skipped_id") = -1, py::arg("skipped") = py::none(), py::arg("gated") = false,
            py::arg("pre_norm") = false, py::arg("key_heads"), py::arg("size"),
            py::arg("word_scale") = 1.0f, py::arg("raw") = false, py::arg("centred") = true,
-           py::arg("causal") = false, py::arg("instruction_set") = "")
+           py::arg("causal") = false, py::arg("buckets") = py::none(),
+           py::arg("instruction_set") = "")
       .def("add_layer", &BoundEncoder::add_layer, py::kw_only(), py::arg("query_key_value"),
            py::arg("attention_out"), py::arg("attention_norm"), py::arg("inner"), py::arg("out"),
            py::arg("out_norm"), py::arg("window") = 0, py::arg("rotary") = py::none(),
            py::arg("query_norm") = py::none(), py::arg("key_norm") = py::none(),
            py::arg("attention_after") = py::none(), py::arg("out_after") = py::none(),
+           py::arg("distances") = py::none(),
            "Pack the weights of one more layer, which are not kept.")
       .def("repeat_layer", &BoundEncoder::repeat_layer, py::arg("layer"),
            "Add a layer that shares the weights of an earlier one.")

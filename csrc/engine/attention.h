@@ -6,12 +6,14 @@
 namespace mirror_rt::engine {
 namespace {
 
-/// Lays out the keys by panels of tokens, [tokens / kPanel][size / u][kPanel]; what is added
-/// repeats the last. Whole vectors are written, as numbers one by one would each wait for a line.
+/// Lays out the rows of keys by panels of tokens, [tokens / kPanel][size / u][kPanel]; what is
+/// added repeats the last. Whole vectors are written, as numbers one by one would each wait for a
+/// line.
 template <class Unit>
-inline void lay_out_keys(const Head& head, std::int64_t units, Unit* keys) {
-  const std::int64_t bytes = head.stride * (head.pairs ? 2 : 4), last = head.tokens - 1;
-  const auto* rows = static_cast<const char*>(head.key);
+inline void lay_out_keys(const Unit* from, std::int64_t stride, std::int64_t tokens,
+                         std::int64_t units, Unit* keys) {
+  const std::int64_t bytes = stride * 4, last = tokens - 1;
+  const auto* rows = reinterpret_cast<const char*>(from);
   for (std::int64_t j = 0; j <= last; j += kLanes) {
     Unit* column = keys + j / kPanel * units * kPanel + j % kPanel;
     for (std::int64_t k = 0; k < units; ++k) {
@@ -133,23 +135,68 @@ struct LaidOut {
   std::int64_t padded, wide;
 };
 
+/// Products of rows of queries with what is laid out as keys.
 template <class Op>
 struct Scores {
-  const LaidOut<Op>& t;
+  typedef typename Op::Unit Unit;
+  const Unit* query;  // first row
+  std::int64_t stride;
+  const Unit* keys;
+  std::int64_t units, columns;
+  float* out;  // first row
+  std::int64_t out_stride;
 
   template <int R, int V>
   void at(std::int64_t row, std::int64_t j) const {
     Vec sums[R][V];
-    const std::int64_t units = t.head.size / Op::kSize, stride = t.head.stride / Op::kSize;
-    const auto* query = static_cast<const typename Op::Unit*>(t.head.query) + row * stride;
-    const auto* right = t.keys + j / kPanel * units * kPanel + j % kPanel;
-    multiply<Op, R, V>(query, stride, right, kPanel, units, sums);
+    const auto* right = keys + j / kPanel * units * kPanel + j % kPanel;
+    multiply<Op, R, V>(query + row * stride, stride, right, kPanel, units, sums);
     for (int r = 0; r < R; ++r) {
-      auto* scores = reinterpret_cast<float*>(t.scores + r * t.padded) + j;
+      float* scores = out + (row + r) * out_stride + j;
       for (int v = 0; v < V; ++v) storeu(scores + v * kLanes, sums[r][v]);
     }
   }
+
+  template <int R>
+  void operator()(std::int64_t row) const {
+    columns_of<R>(row, 0, columns, *this);
+  }
 };
+
+/// Products of all queries, and of all keys, with the vectors of the buckets of a text.
+struct Distances {
+  const float *of_queries, *of_keys;  // [tokens][stride], from bucket `first` on
+  std::int64_t stride, first;
+};
+
+template <class Op>
+inline Distances multiply_distances(const Head& head, typename Op::Unit* scratch) {
+  typedef typename Op::Unit Unit;
+  const std::int64_t units = head.size / Op::kSize, row = head.distance_stride / Op::kSize;
+  const std::int64_t first = head.buckets[1 - head.tokens];
+  const std::int64_t count = head.buckets[head.tokens - 1] + 1 - first,
+                     stride = distance_row(count);
+  float* out[2] = {reinterpret_cast<float*>(scratch + round_up(count, kPanel) * head.size)};
+  out[1] = out[0] + head.tokens * stride;
+  for (int side = 0; side < 2; ++side) {
+    const auto* left = static_cast<const Unit*>(side == 0 ? head.query : head.key);
+    const auto* vectors = static_cast<const Unit*>(head.distances[side]) + first * row;
+    lay_out_keys(vectors, row, count, units, scratch);
+    in_steps(0, head.tokens,
+             Scores<Op>{left, head.stride / Op::kSize, scratch, units, count, out[side], stride});
+  }
+  return {out[0], out[1], stride, first};
+}
+
+/// Adds to the scores [begin, end) of a row what the distances of its keys add.
+inline void add_distances(const Head& head, const Distances& d, std::int64_t row,
+                          std::int64_t begin, std::int64_t end, float* scores) {
+  const std::int32_t* buckets = head.buckets - row;
+  for (std::int64_t j = begin; j < smaller(end, head.tokens); ++j) {
+    const std::int64_t bucket = buckets[j] - d.first;
+    scores[j] += d.of_queries[row * d.stride + bucket] + d.of_keys[j * d.stride + bucket];
+  }
+}
 
 template <class Op>
 struct Context {
@@ -175,19 +222,26 @@ struct Context {
 template <class Op>
 struct QueryRows {
   LaidOut<Op> t;
+  Distances distances;
 
   template <int R>
   void operator()(std::int64_t row) const {
     const Head& head = t.head;
     const std::int64_t begin = larger<std::int64_t>(row - head.back, 0) / kColumns * kColumns;
     const std::int64_t end = smaller(row + R + head.ahead, head.tokens);
-    columns_of<R>(row, begin, end, Scores<Op>{t});
+    const std::int64_t units = head.size / Op::kSize, stride = head.stride / Op::kSize;
+    auto* scores = reinterpret_cast<float*>(t.scores);
+    const auto* queries = static_cast<const typename Op::Unit*>(head.query) + row * stride;
+    columns_of<R>(0, begin, end, Scores<Op>{queries, stride, t.keys, units, end, scores, t.padded});
     float inverse[R];
     for (int r = 0; r < R; ++r) {
+      if (head.buckets != nullptr) {
+        add_distances(head, distances, row + r, begin, end, scores + r * t.padded);
+      }
       inverse[r] = exponentials<Op>(head, row + r, begin, end, t.scores + r * t.padded);
     }
-    const std::int64_t first = begin / Op::kSize, units = round_up(end, Op::kSize) / Op::kSize;
-    columns_of<R>(row, 0, t.wide, Context<Op>{t, first, units - first, inverse});
+    const std::int64_t first = begin / Op::kSize, powers = round_up(end, Op::kSize) / Op::kSize;
+    columns_of<R>(row, 0, t.wide, Context<Op>{t, first, powers - first, inverse});
   }
 };
 
@@ -204,10 +258,13 @@ inline void attend_in(const Head& head, void* scratch) {
   prepare(head.query, head.query_norm);
   if (!head.laid_out) {
     prepare(head.key, head.key_norm);
-    lay_out_keys(head, head.size / Op::kSize, keys);
+    lay_out_keys(static_cast<const typename Op::Unit*>(head.key), head.stride / Op::kSize,
+                 head.tokens, head.size / Op::kSize, keys);
     lay_out_values(head, wide, values);
   }
-  in_steps(0, head.tokens, QueryRows<Op>{{head, keys, values, scores, padded, wide}});
+  Distances distances{};
+  if (head.buckets != nullptr) distances = multiply_distances<Op>(head, scores + 16 * padded);
+  in_steps(0, head.tokens, QueryRows<Op>{{head, keys, values, scores, padded, wide}, distances});
 }
 
 void attend(const Head& head, float* scratch) {

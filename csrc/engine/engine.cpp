@@ -31,6 +31,9 @@ void check(const Config& c) {
   if (c.heads % c.key_heads != 0) {
     throw std::invalid_argument("the heads of keys do not divide those of queries");
   }
+  if (c.buckets > 0 && c.key_heads != c.heads) {
+    throw std::invalid_argument("distances need a head of keys for each head of queries");
+  }
   if (c.raw && !c.pre_norm) throw std::invalid_argument("raw embeddings need norms before layers");
   if (!std::isfinite(c.scale) || !std::isfinite(c.word_scale) || !(c.epsilon >= 0) ||
       std::isinf(c.epsilon)) {
@@ -53,6 +56,7 @@ Encoder::Encoder(const Config& config, const Isa& isa, const EmbeddingWeights& w
   }
   const std::int64_t distances = 2 * config.positions - 1;
   relative_ = copy_rows(weights.relative, config.heads, distances, distances + kPanel);
+  if (config.buckets > 0) buckets_.assign(weights.buckets, weights.buckets + distances);
 }
 
 Encoder::PackedNorm::PackedNorm(const Norm& norm, std::int64_t n)
@@ -70,12 +74,20 @@ void Encoder::add_layer(const LayerWeights& w) {
   const auto pack = [&](const Weight& weight) {
     return PackedMatrix(isa_, config_.precision, weight, weights_);
   };
-  const std::int64_t n = config_.hidden, size = config_.size;
-  layers_.push_back(std::make_shared<const Layer>(
-      Layer{pack(w.query_key_value), pack(w.attention_out), pack(w.inner), pack(w.out),
-            PackedNorm(w.attention_norm, n), PackedNorm(w.out_norm, n),
-            PackedNorm(w.attention_after, n), PackedNorm(w.out_after, n), w.window, w.rotary,
-            copy_rows(w.query_norm, 1, size, size), copy_rows(w.key_norm, 1, size, size)}));
+  const std::int64_t n = config_.hidden, size = config_.size, wide = 2 * config_.queries();
+  const std::int64_t stride = round_up(wide, kPanel);
+  const auto rows = copy_rows(w.distances, config_.buckets, wide, stride);
+  const Precision kind = attends_in_pairs() ? Precision::bfloat16 : Precision::float32;
+  OperandBuffer distances;
+  const Operand to = distances.reserve(kind, config_.buckets, stride);
+  for (std::int64_t row = 0; row < config_.buckets; ++row) {
+    isa_.convert(kind, rows.get() + row * stride, wide, Activation::none, to, row);
+  }
+  layers_.push_back(std::make_shared<const Layer>(Layer{
+      pack(w.query_key_value), pack(w.attention_out), pack(w.inner), pack(w.out),
+      PackedNorm(w.attention_norm, n), PackedNorm(w.out_norm, n), PackedNorm(w.attention_after, n),
+      PackedNorm(w.out_after, n), w.window, w.rotary, copy_rows(w.query_norm, 1, size, size),
+      copy_rows(w.key_norm, 1, size, size), std::move(distances)}));
 }
 
 void Encoder::repeat_layer(std::int64_t layer) {

@@ -24,6 +24,7 @@ struct Config {
   std::int64_t vocabulary;
   std::int64_t positions;  // most tokens of a text
   std::int64_t types;      // of tokens
+  std::int64_t buckets;    // of distances with vectors of their own; 0 for none
   float scale;             // of the scores of attention
   float word_scale;        // of the vectors of words
   float epsilon;           // of all norms
@@ -59,8 +60,9 @@ struct EmbeddingWeights {
   const float* types;      // [types, embedded], added with the positions; null for none
   const float* skipped;    // [embedded], the position of `skipped_id`; null for none
   Norm norm;
-  Weight projection;      // [embedded, hidden]; of null for none
-  const float* relative;  // [heads, 2 positions - 1]; null for none
+  Weight projection;            // [embedded, hidden]; of null for none
+  const float* relative;        // [heads, 2 positions - 1]; null for none
+  const std::int32_t* buckets;  // [2 positions - 1], those of keys before a query first; or null
 };
 
 struct LayerWeights {
@@ -75,6 +77,7 @@ struct LayerWeights {
   const float* query_norm;  // [size]; null for none
   const float* key_norm;
   Norm attention_after, out_after;  // of what a half of a layer adds; of null for none
+  const float* distances;  // [buckets, 2 queries] times keys, and times queries; null for none
 };
 
 /// `inner` is the mean of the tokens between the first and the last, NaN where there is none.
@@ -135,6 +138,7 @@ class Encoder {
     std::int64_t window;
     const float* rotary;
     Buffer<float> query_norm, key_norm;
+    OperandBuffer distances;  // in the numbers of queries
   };
   struct Group;
 
@@ -161,6 +165,7 @@ class Encoder {
   const float* words_;
   Arena weights_;
   Buffer<float> positions_, types_, skipped_, relative_;
+  std::vector<std::int32_t> buckets_;
   PackedNorm embeddings_norm_;
   std::unique_ptr<PackedMatrix> projection_;
   std::vector<std::shared_ptr<const Layer>> layers_;

@@ -91,11 +91,14 @@ struct Head {
   std::int64_t ahead;       // and so far behind it
   const float* query_norm;  // scales by which queries and keys are normalised; null for none
   const float* key_norm;
-  float epsilon;          // of these norms
-  bool laid_out;          // whether `scratch` has the keys and values of the head before
-  const float* relative;  // bias of key j for query i at [j - i]; null for none
-  const float* rotary;    // cosines and sines of each position, [tokens][size]; null for none
-  void* out;              // context, row by row
+  float epsilon;                // of these norms
+  bool laid_out;                // whether `scratch` has the keys and values of the head before
+  const float* relative;        // bias of key j for query i at [j - i]; null for none
+  const std::int32_t* buckets;  // that of key j for query i at [j - i], and none below; or null
+  const void* distances[2];     // vectors of buckets, times which queries and keys are added
+  std::int64_t distance_stride;
+  const float* rotary;  // cosines and sines of each position, [tokens][size]; null for none
+  void* out;            // context, row by row
   std::int64_t out_stride;
   bool halves;  // whether `out` holds bfloat16
 };
@@ -128,6 +131,13 @@ struct Isa {
 /// Returns the number of floats that `attend` needs for a text of so many tokens.
 inline std::int64_t attention_scratch(std::int64_t tokens, std::int64_t size) {
   return round_up(tokens, kPanel) * (2 * round_up(size, kPanel) + 16);
+}
+
+/// The same for the products with `count` buckets behind them. Rows of a power of two would share
+/// few lines of the cache, where a score takes the next number of each.
+static inline std::int64_t distance_row(std::int64_t count) { return round_up(count, kPanel) + 16; }
+inline std::int64_t distance_scratch(std::int64_t tokens, std::int64_t size, std::int64_t count) {
+  return round_up(count, kPanel) * size + 2 * tokens * distance_row(count);
 }
 
 /// Returns the instruction set of that name if this processor has it, else null; the best for "".

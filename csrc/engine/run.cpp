@@ -71,7 +71,10 @@ Encoder::Group Encoder::prepare(const Texts& texts, Pooling pooling, float* out,
   g.wide = rows(space.wide, g.tokens,
                 std::max({c.queries() + 2 * c.keys(), c.gated ? 2 * c.inner : c.inner, c.embedded,
                           c.hidden}));
-  g.scratch = rows(space.scratch, threads, attention_scratch(longest(texts), c.size));
+  const std::int64_t most = longest(texts);
+  std::int64_t floats = attention_scratch(most, c.size);
+  if (c.buckets > 0) floats += distance_scratch(most, c.size, std::min(2 * most, c.buckets));
+  g.scratch = rows(space.scratch, threads, floats);
   if (c.precision != Precision::bfloat16 || c.pre_norm) {
     g.context = rows(space.context, g.tokens, std::max(c.hidden, c.queries()));
   }
@@ -151,6 +154,12 @@ void Encoder::attention(Phases::Member& member, const Group& g, const Layer& lay
       head.relative = relative_.get();
       if (head.relative != nullptr) {
         head.relative += number * (distances + kPanel) + c.positions - 1;
+      }
+      if (c.buckets > 0) {
+        const std::int8_t* vectors = layer.distances.values.get() + number * size * step;
+        head.buckets = buckets_.data() + c.positions - 1;
+        head.distances[0] = vectors + c.queries() * step, head.distances[1] = vectors;
+        head.distance_stride = round_up(2 * c.queries(), kPanel);
       }
       head.out = out + (start * out_stride + number * size) * width;
       isa_.attend(head, g.scratch.at(member.thread()));

@@ -62,6 +62,10 @@ class Tensors:
         query_norm, key_norm: of the heads.
         attention_after, out_after: norms of what the halves of a layer add.
         relative: the bias of the scores by distance.
+        distances: vectors of distances, times which queries and keys are added to the scores, and
+            their norm; empty for none.
+        plain: field of config.json -> its values with which the model is computed, beside those
+            that all families have.
         biased: the fields above whose matrices have biases, and `norms` where norms have them.
         gated: whether a second product multiplies what is activated.
         centred: whether norms take the mean off.
@@ -102,6 +106,8 @@ class Tensors:
     attention_after: str = ""
     out_after: str = ""
     relative: str = ""
+    distances: tuple[str, ...] = ()
+    plain: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     biased: tuple[str, ...] = ("norms", "query_key_value", "attention_out", "inner", "out")
     gated: bool = False
     centred: bool = True
@@ -246,6 +252,21 @@ FAMILIES = {
         fused=_FEED_FORWARD,
         attention_output=_OUTPUT,
         classifier=Classifier("pooler.dense", "pooler_hidden_act"),
+        tensors=Tensors(
+            "deberta",
+            positions="",
+            query_key_value=tuple(f"attention.self.{x}_proj" for x in _PARTS),
+            distances=("encoder.rel_embeddings", "encoder.LayerNorm"),
+            plain={
+                "relative_attention": (True,),
+                "share_att_key": (True,),
+                "position_biased_input": (False,),
+                "norm_rel_ebd": ("layer_norm",),
+                "pos_att_type": ("c2p|p2c", "p2c|c2p", ["c2p", "p2c"], ["p2c", "c2p"]),
+                "conv_kernel_size": (0, None),
+            },
+            epsilon=("layer_norm_eps", 1e-7),
+        ),
     ),
     # Its norms come before the layers and its GELU is gated, for which there is no fused operator.
     "modernbert": Family(

@@ -18,14 +18,16 @@ from sentence_transformers.sentence_transformer.modules import (
     Transformer,
 )
 from transformers import AutoModel, AutoTokenizer
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from json_files import change
 from mirror_rt import BundleError, ConfigError, Encoder, Reranker
 from mirror_rt.bundle.families import FAMILIES
 from mirror_rt.bundle.identity import digest_of
+from mirror_rt.inference.native.runner import buckets
 from rounding import RUN_ERROR
 from tiers import tiers
-from tiny_models import SENTENCES, TINY, UNFUSED
+from tiny_models import SENTENCES, TINY, UNFUSED, make_model
 
 NATIVE = [name for name, row in FAMILIES.items() if row.tensors is not None]
 HEADED = [name for name in NATIVE if FAMILIES[name].classifier is not None]
@@ -221,6 +223,45 @@ def test_other_models_are_refused(config, message, copy):
 def test_other_modern_models_are_refused(config, message, copy):
     with pytest.raises(BundleError, match=message):
         encode(copy("modernbert", **config))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"conv_kernel_size": 3}, "conv_kernel_size 3"),
+        ({"share_att_key": False}, "share_att_key False"),
+        ({"relative_attention": False}, "relative_attention False"),
+        ({"position_biased_input": True}, "position_biased_input True"),
+        ({"norm_rel_ebd": "none"}, "norm_rel_ebd 'none'"),
+        ({"pos_att_type": ["c2p"]}, "pos_att_type"),
+        ({"position_buckets": 300}, "300 buckets of 128 distances"),
+        ({"position_buckets": 20}, r"rel_embeddings.* is \[32, 32\], the others say \[40, 32\]"),
+        ({"max_relative_positions": 1.5}, "max_relative_positions 1.5"),
+    ],
+)
+def test_other_models_of_deberta_are_refused(config, message, copy):
+    with pytest.raises(BundleError, match=message):
+        encode(copy("deberta-v2", **config))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"position_buckets": -1, "max_relative_positions": 9}, {"max_relative_positions": 20}],
+)
+def test_distances_of_deberta(config, tmp_path, words):
+    folder = make_model("deberta-v2", tmp_path, words, config=config)
+    peer = SentenceTransformer(modules=[Transformer(str(folder)), Pooling(32, "mean"), Normalize()])
+    np.testing.assert_allclose(encode(folder), peer.encode(TEXTS), atol=RUN_ERROR)
+
+
+@pytest.mark.parametrize("sizes", [(256, 512), (16, 128), (32, 512), (3, 100), (256, 24_528)])
+def test_buckets_are_those_of_transformers(sizes):
+    span, farthest = sizes
+    distances = torch.arange(-1999, 2000)
+    expected = make_log_bucket_position(distances, span, farthest).long() + span
+    found = buckets(span, farthest, 2000)
+    last = 2 * span - 1
+    np.testing.assert_array_equal(last - found[::-1], expected.clamp(0, last).numpy())
 
 
 def test_other_files_are_refused(copy, tmp_path):
@@ -430,7 +471,9 @@ def test_numpy_and_tokenizers_are_enough(
     assert out.startswith("(40, 32) (1,) the native engine takes weights in safetensors")
 
 
-@pytest.mark.parametrize("family", tiers(["albert", "modernbert"], fast=["modernbert"]))
+@pytest.mark.parametrize(
+    "family", tiers(["albert", "modernbert", "deberta-v2"], fast=["modernbert"])
+)
 def test_any_value_of_config_is_followed_or_refused(family, tiny_cross_encoder, tmp_path):
     """Each value is replaced by others of any type: no other error than ours, and no crash."""
     folder = tmp_path / "changed"

@@ -15,7 +15,7 @@ from tiers import tiers
 ISAS = _core.engine_instruction_sets()
 # What this processor lacks is compiled for it, for the tiling is what differs.
 KERNELS = kernel_tiers([*ISAS, *(EMULATED + name for name in emulated_sets()["engine"])])
-FEW = ("bert", "odd", "modernbert", "gemma")
+FEW = ("bert", "odd", "modernbert", "gemma", "deberta")
 SHAPES = {
     "bert": Sizes(),
     "narrow": Sizes(hidden=36, heads=3, inner=50, layers=1),  # no multiple of any vector
@@ -29,6 +29,8 @@ SHAPES = {
     "modernbert": Sizes(layers=3, windows=(0, 16, 5)),
     "narrow modernbert": Sizes(hidden=36, heads=3, inner=50, layers=2, windows=(70, 3)),
     "pairs": Sizes(layers=1, types=2),
+    "deberta": Sizes(distances=True),
+    "odd deberta": Sizes(hidden=35, heads=5, inner=51, layers=1, distances=True),
     "qwen": Sizes(
         windows=(0, 0), activation="silu", decoder=True, causal=True, key_heads=2, size=24
     ),
@@ -160,7 +162,7 @@ def test_other_precisions_are_close(make, shape, kernel, precision):
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("shape", ["mpnet", "modernbert", "qwen", "gemma"])
+@pytest.mark.parametrize("shape", ["mpnet", "modernbert", "qwen", "gemma", "deberta"])
 def test_a_text_has_the_same_vector_in_every_batch(make, shape, kernel, precision):
     encoder = make(RandomEncoder(SHAPES[shape]), precision, kernel)
     texts = texts_of([*LENGTHS, *LENGTHS[::-1], 5, 5])
@@ -262,12 +264,22 @@ def test_wrong_shapes_and_ids_are_refused():
         (Sizes(positions=2**20 + 1), "the number of positions is 1048577, expected 1 .. 1048576"),
         (Sizes(hidden=65537, heads=1, layers=0), "the hidden size is 65537"),
         (Sizes(heads=6, key_heads=4, size=10), "of keys do not divide"),
+        (Sizes(distances=True, key_heads=2), "distances need a head of keys for each"),
     ]:
         with pytest.raises(ValueError, match=message):
             RandomEncoder(sizes).native(_core, "fp32")
     layer = random.layers[0]
     with pytest.raises(ValueError, match="inner has another shape"):
         encoder.add_layer(**layer | {"inner": layer["out"]})
+    with pytest.raises(ValueError, match="distances need buckets"):
+        encoder.add_layer(**layer, distances=layer["inner"][0])
+    disentangled = RandomEncoder(SHAPES["deberta"])
+    with pytest.raises(ValueError, match="distances has another shape"):
+        disentangled.layers[0]["distances"] = disentangled.layers[0]["distances"][1:]
+        disentangled.native(_core, "fp32")
+    with pytest.raises(ValueError, match=r"2 positions - 1 distances, in order"):
+        disentangled.buckets = disentangled.buckets[::-1]
+        disentangled.native(_core, "fp32")
     with pytest.raises(ValueError, match="no layer 2"):
         encoder.repeat_layer(2)
     assert run(encoder, [[1]]).shape == (1, 64)

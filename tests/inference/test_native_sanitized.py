@@ -17,7 +17,7 @@ from paths import TESTS
 
 pytestmark = [pytest.mark.full, pytest.mark.compiled]
 TABLES = int(os.environ.get("MIRROR_RT_FUZZ", "100"))
-FAMILIES = ["bert", "albert", "mpnet", "modernbert", "gemma3_text"]
+FAMILIES = ["bert", "albert", "mpnet", "modernbert", "gemma3_text", "deberta-v2"]
 OPTIONS = {
     "detect_leaks": 0,  # of the interpreter
     # Memory that nothing wrote holds NaN.

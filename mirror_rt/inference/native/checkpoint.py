@@ -48,6 +48,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
 _BUFFERS = ("position_ids", "token_type_ids", "inv_freq")
 _MOST_SIZE, _MOST_LAYERS = 1_000_000, 1000
 _LIMIT = "max_position_embeddings"
+_DISTANCES = ("max_relative_positions", "position_buckets")
 _FULL, _LOCAL = "full_attention", "sliding_attention"
 # The matrices of a layer, and its norms that only some families have.
 _MATRICES = ("query_key_value", "attention_out", "inner", "out")
@@ -100,7 +101,7 @@ def _family(described: ModelDescription) -> Tensors:
     except BundleError as error:
         raise UnsupportedModelError(str(error)) from None
     assert names is not None
-    for key, plain in _PLAIN.items():
+    for key, plain in {**_PLAIN, **names.plain}.items():
         if (value := described.config.get(key)) not in plain:
             raise _not_computed(described, f"{key} {value!r}")
     return names
@@ -152,7 +153,7 @@ class _Finder:
                 "heads": heads,
                 "key_heads": key_heads,
                 "size": size,
-                "scale": scale**-0.5,
+                "scale": (scale * (3 if names.distances else 1)) ** -0.5,  # of three products
                 "word_scale": hidden**0.5 if names.scaled else 1.0,
                 "activation": _ACTIVATIONS[activation],
                 "gated": names.gated,
@@ -171,6 +172,8 @@ class _Finder:
             norm=self.norm(first_norm),
             projection=self.matrix(names.projection) if projected else None,
             relative=self.table(names.relative),
+            distances=self.distances() if names.distances else None,
+            buckets=self.buckets() if names.distances else (0, 0),
             layers=layers,
         )
         self.refuse_others("embeddings.", names.layer.partition("{")[0])
@@ -216,6 +219,37 @@ class _Finder:
             "out_norm": self.norm(out_norm),
             **{name: self.norm(place + one) for name, one in further.items() if one},
         }
+
+    def buckets(self) -> tuple[int, int]:
+        """Return the `buckets` of the model."""
+        own, shared = (self.config.get(key, -1) for key in _DISTANCES)
+        farthest = self.size(_DISTANCES[0] if own > 0 else _LIMIT)
+        if shared <= 0:
+            return farthest, 0
+        span = self.size(_DISTANCES[1])
+        if not 1 <= span // 2 < farthest - 1:
+            raise _not_computed(self.described, f"{span} buckets of {farthest} distances")
+        return span, farthest
+
+    def distances(self) -> Weight:
+        """Return the normalised vectors of distances."""
+        place, norm = self.names.distances
+        if (name := f"{norm}({place})") in self.stored.names:
+            return self.weight(name)
+        ends = (f"{place}.weight", f"{norm}.weight", f"{norm}.bias")
+        vectors, *scales = parts = tuple(map(self.weight, ends))
+        if any(one.shape != vectors.shape[1:] for one in scales):
+            raise UnsupportedModelError(f"{self.stored.path}: {place} is {list(vectors.shape)}")
+        epsilon = float(self.config.get(*self.names.epsilon))
+
+        @np.errstate(all="ignore")  # what is not finite is seen in the vectors of texts
+        def normed() -> Floats:
+            x, weight, bias = (one.read().astype(np.float64) for one in parts)
+            x -= x.mean(axis=1, keepdims=True)
+            x /= np.sqrt(np.square(x).mean(axis=1, keepdims=True) + epsilon)
+            return (x * weight + bias).astype(np.float32)
+
+        return Weight(name, vectors.shape, normed, parts)
 
     @property
     def causal(self) -> bool:

@@ -23,9 +23,9 @@ from mirror_rt.inference.vector_layers import TextHead
 
 Floats = npt.NDArray[np.float32]
 Shape = tuple[int, ...]
-# Numbers that are computed of weights: the angles of two kinds of layers for 131,072 tokens and
-# heads of 64 numbers, or 64 MiB.
-_MOST_COMPUTED = 1 << 24
+# Numbers that are computed of weights, 128 MiB: the angles of two kinds of layers for 262,144
+# tokens and heads of 64 numbers, or what DeBERTa-v3-large takes for distances.
+_MOST_COMPUTED = 1 << 25
 # The buckets of MPNet's distances end at 128 tokens, so that there are fewer than 4 x 128.
 _BUCKETS = range(4, 512)
 
@@ -94,6 +94,9 @@ class EngineModel:
         norm: of embeddings.
         projection: [E, H].
         relative: the bias of the scores in all layers, [buckets, heads], by distance.
+        distances: vectors of distances, [2 span, H], those of the first keys last.
+        buckets: their span, and the distance from which on all have one vector; 0 where each has
+            its own up to the span.
         layers: the layers, in the order in which they are computed.
     """
 
@@ -110,6 +113,8 @@ class EngineModel:
     norm: Pair
     projection: Pair | None
     relative: Weight | None
+    distances: Weight | None
+    buckets: tuple[int, int]
     layers: list[Layer]
 
     @property
@@ -146,6 +151,8 @@ def check_sizes(model: EngineModel) -> None:
         )
     heads, size = model.kind["heads"], model.kind["size"]
     computed = 0 if model.relative is None else heads * (2 * positions - 1)
+    if model.distances is not None:
+        computed += 2 * heads * size * model.distances.shape[0] * len(model.layers)
     computed += positions * size * len({one.rotation for one in model.layers} - {None})
     if computed > _MOST_COMPUTED:
         raise UnsupportedModelError(
@@ -168,6 +175,8 @@ def weights_of(model: EngineModel) -> Iterator[tuple[Weight, Shape]]:
     if model.relative is not None:
         buckets = model.relative.shape[0]
         yield model.relative, (buckets if buckets in _BUCKETS else _BUCKETS[-1], heads)
+    if model.distances is not None:
+        yield model.distances, (2 * model.buckets[0], hidden)
     shapes = {
         "query_key_value": (hidden, (heads + 2 * kind["key_heads"]) * size),
         "attention_out": (heads * size, hidden),

@@ -22,6 +22,7 @@ from mirror_rt.inference.native.rotation import Rotation
 from mirror_rt.inference.providers import NATIVE
 from mirror_rt.tokens.padding import PaddedBatch
 
+Places = npt.NDArray[np.int32]
 # How often a thread that waits for another looks again before it gives up its processor.
 _SPINS = {"off": 0, "run": 4000, "always": 4000}
 # The largest table of words of which the engine keeps a copy of its own; one of a model for a
@@ -106,6 +107,7 @@ class NativeRunner(LoadedGraph):
 def _pack(encoder: EngineModel, precision: str) -> _core.NativeEncoder:
     """Pack the weights layer by layer."""
     arrays = _embeddings(encoder)
+    distances, arrays["buckets"] = _distances(encoder, len(arrays["positions"]))
     encoder.release()  # the table of words was copied
     engine = _core.NativeEncoder(precision=precision, inner=encoder.inner, **encoder.kind, **arrays)
     packed: dict[str, int] = {}
@@ -118,10 +120,12 @@ def _pack(encoder: EngineModel, precision: str) -> _core.NativeEncoder:
         if layer.rotation is not None and layer.rotation not in tables:
             longest = len(arrays["positions"])
             tables[layer.rotation] = layer.rotation.table(encoder.kind["size"], longest)
+        weights = {name: _read(pair) for name, pair in layer.weights.items()}  # of one layer alone
         engine.add_layer(
-            **{name: _read(pair) for name, pair in layer.weights.items()},  # of one layer alone
+            **weights,
             window=layer.window,
             rotary=tables[layer.rotation],
+            distances=None if distances is None else _like_tokens(distances, weights),
         )
         encoder.release()
     return engine
@@ -155,6 +159,36 @@ def _read(pair: Pair) -> tuple[Floats, Floats]:
     weight, bias = pair
     zeros = np.zeros(weight.shape[-1], np.float32)
     return np.ascontiguousarray(weight.read()), zeros if bias is None else bias.read()
+
+
+def _distances(encoder: EngineModel, positions: int) -> tuple[Floats | None, Places | None]:
+    """Return the vectors of the distances that texts have, and the place of each among them."""
+    if encoder.distances is None:
+        return None, None
+    places = buckets(*encoder.buckets, positions)
+    first, last = places[[0, -1]]
+    vectors = encoder.distances.read()[::-1][first : last + 1]
+    return np.ascontiguousarray(vectors), places - first
+
+
+@np.errstate(all="ignore")
+def _like_tokens(vectors: Floats, weights: dict[str, tuple[Floats, Floats]]) -> Floats:
+    """Return the queries and keys of a layer, side by side."""
+    weight, bias = weights["query_key_value"]
+    columns = len(bias) // 3 * 2
+    made: Floats = vectors @ weight[:, :columns] + bias[:columns]
+    return made
+
+
+def buckets(span: int, farthest: int, positions: int) -> Places:
+    """Return the place of DeBERTa's vector for each distance, [2 positions - 1], from the last."""
+    key = np.arange(-positions + 1, positions)  # its place, seen from the query
+    away, own = np.abs(key), span // 2
+    if farthest:
+        far = np.maximum(away, own).astype(np.float32) / np.float32(own)
+        steps = np.log(far) / np.log(np.float32((farthest - 1) / own)) * np.float32(own - 1)
+        away = np.where(away <= own, away, np.ceil(steps).astype(np.int64) + own)
+    return np.clip(span - 1 + np.sign(key) * away, 0, 2 * span - 1).astype(np.int32)
 
 
 def distances(relative: Floats, positions: int) -> Floats:

@@ -34,6 +34,7 @@ def random_sizes(r: np.random.Generator) -> Sizes:
     size *= 2 if modern else 1
     key_heads = int(r.choice([n for n in range(1, heads + 1) if heads % n == 0]))
     decoder = modern and r.random() < 0.6
+    distances = not modern and r.random() < 0.3
     vocabulary, positions = (int(r.integers(1, most)) for most in (30, one([4, 20, 160], r, RARE)))
     return Sizes(
         hidden=heads * size,
@@ -45,12 +46,13 @@ def random_sizes(r: np.random.Generator) -> Sizes:
         vocabulary=vocabulary,
         activation=str(r.choice(["gelu", "gelu_tanh", "silu", "relu"])),
         relative=not modern and r.random() < 0.3,
+        distances=distances,
         skipped_id=-1 if modern else int(r.integers(-1, vocabulary)),
         windows=(int(r.integers(0, positions + 9)),) if modern else (),
         types=0 if modern else int(r.integers(0, 4)),
         decoder=decoder,
         causal=bool(r.random() < 0.4),
-        key_heads=key_heads if r.random() < 0.5 else 0,
+        key_heads=key_heads if not distances and r.random() < 0.5 else 0,
         size=2 * int(r.integers(1, 20)) if r.random() < 0.3 else 0,
     )
 

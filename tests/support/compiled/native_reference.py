@@ -13,7 +13,7 @@ class Sizes:
     """The sizes of a random encoder; `embedded` below `hidden` means a projection.
 
     `windows` are those of the layers, of an encoder in the form of ModernBERT; `decoder` makes it
-    one of Gemma's kind, whose heads have `size` numbers.
+    one of Gemma's kind, whose heads have `size` numbers. With `distances` it has DeBERTa's vectors.
     """
 
     hidden: int = 64
@@ -25,6 +25,7 @@ class Sizes:
     vocabulary: int = 60
     activation: str = "gelu"
     relative: bool = False
+    distances: bool = False
     skipped_id: int = -1
     windows: tuple[int, ...] = ()
     types: int = 0
@@ -58,6 +59,7 @@ class RandomEncoder:
         self.projection = self._dense(e, h) if s.embedded else None
         self.skipped = self._normal(e) if s.skipped_id >= 0 else None
         self.relative = self._normal(s.heads, 2 * s.positions - 1) if s.relative else None
+        self.buckets = None
         self.layers = [
             {
                 "query_key_value": self._dense(h, (s.heads + 2 * s.shared) * s.head),
@@ -75,6 +77,11 @@ class RandomEncoder:
         for layer in self.layers if s.decoder else ():
             layer |= {name: self._norm(s.head) for name in ("query_norm", "key_norm")}
             layer |= {name: self._norm(h) for name in ("attention_after", "out_after")}
+        if s.distances:
+            steps = self._random.integers(0, 2, 2 * s.positions - 1)
+            self.buckets = steps.cumsum(dtype=np.int32)
+        for layer in self.layers if s.distances else ():
+            layer["distances"] = self._normal(self.buckets[-1] + 1, 2 * s.heads * s.head)
         self.types = self._normal(s.types, e) if s.types else None
 
     def native(self, core, precision, instruction_set=""):
@@ -99,6 +106,7 @@ class RandomEncoder:
             types=self.types,
             projection=self.projection,
             relative=self.relative,
+            buckets=self.buckets,
             skipped_id=s.skipped_id,
             skipped=self.skipped,
             gated=bool(s.windows),
@@ -127,7 +135,7 @@ class RandomEncoder:
         if self.sizes.windows:
             return self._modern(x, x)
         for layer in self.layers:
-            context = self._attend(_linear(x, layer["query_key_value"]))
+            context = self._attend(_linear(x, layer["query_key_value"]), layer)
             x = _normalize(x + _linear(context, layer["attention_out"]), layer["attention_norm"])
             inner = _ACTIVATIONS[self.sizes.activation](_linear(x, layer["inner"]))
             x = _normalize(x + _linear(inner, layer["out"]), layer["out_norm"])
@@ -149,23 +157,32 @@ class RandomEncoder:
             normed = _normalize(x, layer["out_norm"], centred=centred)
         return normed
 
-    def _attend(self, qkv: np.ndarray, layer: dict | None = None) -> np.ndarray:
+    def _attend(self, qkv: np.ndarray, layer: dict) -> np.ndarray:
         s, n, group = self.sizes, len(qkv), self.sizes.heads // self.sizes.shared
         split = qkv.reshape(n, -1, s.head).transpose(1, 0, 2)
         query, key, value = np.split(split, [s.heads, s.heads + s.shared])
-        if layer and "query_norm" in layer:
+        if "query_norm" in layer:
             query, key = (
                 _normalize(x, (layer[name][0], 0), centred=False)
                 for x, name in ((query, "query_norm"), (key, "key_norm"))
             )
         key, value = key.repeat(group, axis=0), value.repeat(group, axis=0)
-        if layer:
+        if "rotary" in layer:
             query, key = (_rotate(x, layer["rotary"][:n]) for x in (query, key))
-        scores = query @ key.transpose(0, 2, 1) / np.sqrt(query.shape[-1])
+        scores = query @ key.transpose(0, 2, 1)
+        if "distances" in layer:
+            of_keys, of_queries = np.split(layer["distances"].astype(np.float64), 2, axis=1)
+            vectors = [
+                x.reshape(-1, s.heads, s.head).transpose(1, 2, 0) for x in (of_queries, of_keys)
+            ]
+            i, j = np.arange(n)[:, None], np.arange(n)
+            bucket = self.buckets[j - i + s.positions - 1]
+            scores += (query @ vectors[0])[:, i, bucket] + (key @ vectors[1])[:, j, bucket]
+        scores /= np.sqrt(query.shape[-1])
         if self.relative is not None:
             distance = np.arange(n) - np.arange(n)[:, None]
             scores += self.relative[:, distance + self.sizes.positions - 1]
-        if layer and layer["window"]:
+        if layer.get("window"):
             distance = np.arange(n) - np.arange(n)[:, None]
             scores[:, np.abs(distance) > layer["window"]] = -np.inf
         if s.causal:
