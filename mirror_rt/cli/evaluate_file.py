@@ -13,7 +13,7 @@ import numpy as np
 from mirror_rt.cli.common import LoadingOptions
 from mirror_rt.cli.parsing.invocation import Invocation
 from mirror_rt.cli.parsing.options import Group, Help
-from mirror_rt.errors import require
+from mirror_rt.errors import DataError, require
 from mirror_rt.evaluation import evaluate_geometry, read_scored_pairs, spearman
 from mirror_rt.evaluation.plots import plot_grades
 from mirror_rt.evaluation.similarity import cosines
@@ -66,6 +66,8 @@ class Similarity(_OfOneFile):
 
     def run(self) -> None:
         pairs = read_scored_pairs(self.pairs)
+        if len(pairs.scores) < 2:
+            raise DataError(f"{self.pairs} has 1 pair, and Spearman's rho needs at least 2")
         for path in filter(None, (self.cosines, self.plot)):
             check_free(path, overwrite=False)
         if self.plot is not None:

@@ -76,13 +76,12 @@ def _decoded(path: Source, file: IO[bytes]) -> Iterator[str]:
                 f"{path}, line {number}: more than {LINE:,} bytes; this is no file of texts, or "
                 "its lines end in something else than a newline"
             )
+        if b"\0" in raw and not raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise DataError(f"{path}, line {number}: a NUL byte; this is not a text file")
         try:
-            text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             raise _not_utf8(path, f", line {number}", error) from error
-        if "\0" in text:
-            raise DataError(f"{path}, line {number}: a NUL byte; this is not a text file")
-        yield text
 
 
 def _not_utf8(path: Source, where: str, error: UnicodeDecodeError) -> DataError:

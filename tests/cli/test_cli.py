@@ -150,6 +150,14 @@ def test_evaluate(cli, bundle, tiny_bert, words_file, tmp_path):
         assert cli("evaluate", name, "--help").code == 0
 
 
+def test_one_pair_has_no_rank_correlation(cli, tmp_path):
+    """The file is named, before a model is loaded."""
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("text1\ttext2\tscore\nriver\tstream\t4\n")
+    result = cli("evaluate", "similarity", "--model", tmp_path / "absent", "--pairs", pairs)
+    one_line_error(result, code=1, contains=f"{pairs} has 1 pair, and Spearman's rho needs at")
+
+
 TUNE = ("tune", "--recipe", "word")
 
 

@@ -102,6 +102,7 @@ def test_similarity_orders_pairs(tmp_path, bundle):
     ("text", "message"),
     [
         ("a\tb\n1\t2\n", "has no scores: expected a column 'score' .* its columns are a, b"),
+        ("a,b,score\n1,2,3\n", "the only one is 'a,b,score'; tabs separate cells, "),
         ("id\ta\tb\tscore\n", "expected 'score' and two text columns"),
         ("text1\ttext2\tother\n1\t2\t3\n", "has no scores: expected a column 'score' or"),
         ("text1\ttext2\tscore\n", "a header but no pairs"),

@@ -46,6 +46,7 @@ def test_other_unicode_line_ends_stay_inside_the_line(tmp_path):
     [
         (b"ok\nl\xe9g\xe8re\n", r"line 2: not UTF-8 \(byte 0xe9 at position 1\)"),
         (b"PK\x03\x04\x00\x00", "line 1: a NUL byte; this is not a text file"),
+        (b"\x90\x04\x00\x00{}", "line 1: a NUL byte; this is not a text file"),
         ("utf-16".encode("utf-16"), "not UTF-8"),
     ],
 )

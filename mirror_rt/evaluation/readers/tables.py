@@ -38,10 +38,12 @@ def find_column(table: Table, names: Sequence[str], what: str) -> str:
     for name in names:
         if name.lower() in lower:
             return lower[name.lower()]
-    raise DataError(
-        f"{table.path} has no {what}: expected a column {' or '.join(map(repr, names))}, its "
-        f"columns are {', '.join(table.header)}"
-    )
+    expected = f"expected a column {' or '.join(map(repr, names))}"
+    if len(table.header) == 1:
+        found = f"the only one is {table.header[0]!r}; tabs separate cells, in a .csv commas do"
+    else:
+        found = f"its columns are {', '.join(table.header)}"
+    raise DataError(f"{table.path} has no {what}: {expected}, {found}")
 
 
 def read_lexicon(path: Path) -> list[tuple[str, str]]:

@@ -278,7 +278,10 @@ def test_an_interrupted_study_goes_on(plan, monkeypatch):
     assert [dataclasses.replace(run, kept=True).to_json() for run in again] == [
         run.to_json() for run in kept
     ]
-    assert "7 runs are of earlier commands" in Report(study, config, kept).markdown()
+    assert (
+        "runs kept of earlier commands, with the same code: 7"
+        in Report(study, config, kept).markdown()
+    )
     assert len(tuned) == 6
 
 

@@ -278,7 +278,7 @@ def test_from_the_command_line_to_a_bundle(cli, succeed, tiny_bert, tmp_path):
     done = succeed("train", "cf", "--model", tiny_bert, "--data", lines, "--out", out, "--steps",
                    12, "--batch-size", 8, "--mirror-batch-size", 10, "--views", "simcse",
                    "--mirror-steps", 3, "--longer-than", 0)  # fmt: skip
-    assert "12 steps, whose rates add up to" in done.out
+    assert "12 steps, learning rates adding up to" in done.out
     assert f"next: mirror-rt export {out} --out BUNDLE" in done.out
     recipe = Manifest.read(out, "mirror_rt encoder").recipe
     assert (recipe["span_length"], recipe["batch_size"], recipe["flow_steps"]) == (0, 10, 12)

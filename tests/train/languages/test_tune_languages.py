@@ -65,7 +65,9 @@ def test_three_languages_in_one_run(tune, folders, tmp_path, succeed, tiny_bert,
     assert [(row["language"], row["status"], row["strings"]) for row in rows] == [
         ("en", "tuned", 120), ("fr", "tuned", 120), ("ru", "tuned", 120)]  # fmt: skip
     for row in rows:
-        assert row["seconds"] > 0
+        seconds, pooling = row["seconds"], row["pooling"]
+        assert seconds > 0
+        assert f"{row['language']}: 120 strings in {seconds} s, pooling {pooling}\n" in result.err
         for measures in (row["before"], row["after"]):
             assert 0 < measures["geometry"]["isotropy_score"] <= 1
             assert (measures["score"] is None) == (row["language"] == "ru")

@@ -176,6 +176,38 @@ def test_a_loss_of_ones_own(data, configure):
     assert mine.manifest.recipe["loss"].endswith("own")
 
 
+@pytest.mark.parametrize(
+    ("own", "got"),
+    [(lambda z1, z2: (z1 - z2).sum(1), r"shape \(\d+,\)"), (lambda z1, z2: 1.0, "1.0")],
+)
+def test_a_loss_that_is_no_number(data, configure, own, got):
+    with pytest.raises(ConfigError, match=f"must give a tensor of one number, got {got}"):
+        tune(data, configure(), loss=own)
+
+
+def test_strings_of_a_list(data, configure):
+    """They are those of a file with the same lines."""
+    lines = [*data.first, "  ", f" {data.first[0]} "]
+    read = tune(data, configure(recipe={"epochs": 1}))
+    given = tune(lines, configure("given", recipe={"epochs": 1}))
+    assert given.stats.losses == read.stats.losses
+    dropped = [given.manifest.data[name] for name in ("blank_dropped", "duplicates_dropped")]
+    assert dropped == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("strings", "said"),
+    [
+        (["a river", None], "item 1: expected str, got NoneType"),
+        (["a river"], "too few different strings, 1"),
+        ("words.txt", "words.txt is no list of strings; load_training_data reads a file"),
+    ],
+)
+def test_what_is_no_list_of_strings(configure, strings, said):
+    with pytest.raises(DataError, match=said):
+        tune(strings, configure())
+
+
 def test_frozen_layers_and_embeddings_stay(data, configure, tiny_bert):
     out = tune(data, configure(recipe={"frozen_layers": 1, "epochs": 1})).out
     before, after = (AutoModel.from_pretrained(one).state_dict() for one in (tiny_bert, out))

@@ -215,7 +215,7 @@ def _find(folder: Path, patterns: Sequence[str], tag: str) -> Path | None:
 
 def _tell(result: LanguageResult) -> None:
     text = {
-        "tuned": f"{result.strings} strings in {result.seconds} s",
+        "tuned": f"{result.strings} strings in {result.seconds} s, pooling {result.pooling}",
         "kept": "kept, finished earlier",
         "failed": f"failed: {result.error}",
     }[result.status]

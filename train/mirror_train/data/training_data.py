@@ -5,7 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from mirror_rt.errors import DataError
+from mirror_rt.tokens.validity import check_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,19 @@ class TrainingData:
         """Return pairs as training data; `others` are further fields."""
         first, second = [a for a, _ in pairs], [b for _, b in pairs]
         return cls(first, second, connected_groups(pairs), source, **others)
+
+    @classmethod
+    def of_strings(cls, strings: Sequence[str], source: str = "list of strings") -> TrainingData:
+        """Return strings as training data; blank ones and repetitions are dropped and counted."""
+        if isinstance(strings, str | Path):
+            raise DataError(f"{strings} is no list of strings; load_training_data reads a file")
+        for place, text in enumerate(strings):
+            if not isinstance(text, str) or text.strip():
+                check_texts(f"{source}, item {place}", text)
+        filled = [stripped for text in strings if (stripped := text.strip())]
+        kept = list(dict.fromkeys(filled))
+        blank, duplicates = len(strings) - len(filled), len(filled) - len(kept)
+        return cls(kept, kept, None, source, blank=blank, duplicates=duplicates)
 
     def __len__(self) -> int:
         return len(self.first)

@@ -196,7 +196,7 @@ class Report:
 
     def _about(self) -> dict[str, Any]:
         kept = sum(run.kept for runs in self._runs.values() for run in runs)
-        said = {"kept": f"{kept} runs are of earlier commands, with the same code"} if kept else {}
+        said = {"runs kept of earlier commands, with the same code": kept} if kept else {}
         facts = machine_facts(self._config)
         return {"model": self._config.model} | self._study.about | said | facts
 

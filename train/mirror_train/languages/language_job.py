@@ -117,6 +117,7 @@ class LanguageResult:
         error: why tuning failed.
         manifest_sha256: hash of the tuned folder's mirror.json.
         steps: number of optimiser steps.
+        pooling: how the tuned model makes a vector of those of the tokens.
     """
 
     language: str
@@ -132,6 +133,7 @@ class LanguageResult:
     error: str | None = None
     manifest_sha256: str | None = None
     steps: int | None = None
+    pooling: str | None = None
 
 
 class Bases:
@@ -215,6 +217,7 @@ def _result(
         pairs=None if job.pairs is None else f"{job.pairs.parent.name}/{job.pairs.name}",
         pairs_sha256=None if job.pairs is None else sha256(job.pairs),
         manifest_sha256=sha256(job.config.out / Layout.manifest),
+        pooling=manifest.pooling,
         **measured,
     )
 

@@ -27,7 +27,10 @@ def resolve_model(
     try:
         return _download_model(name, revision, offline=offline)
     except ModelError as error:
-        raise ModelError(f"{error}; base models without a hub: {ready_names()}") from error
+        raise ModelError(
+            f"there is no folder {name}, and of a hub: {error}; base models without a hub: "
+            f"{ready_names()}"
+        ) from error
 
 
 def _download_model(name: str, revision: str | None, *, offline: bool) -> tuple[Path, str]:

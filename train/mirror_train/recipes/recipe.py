@@ -102,7 +102,8 @@ class Recipe(Hyperparameters):
         ms_base: the cosine that `multi_similarity` compares both with.
         triplet_margin: margin of a hard triplet's distances, for `multi_similarity`.
         movement: the most that the learning rates of all steps may add up to, which ends the run
-            before its epochs (see `mirror_train.training.movement`); by default any sum is allowed.
+            before its epochs (see 'Tune on your strings' in the documentation); by default any sum
+            is allowed.
         kept_neighbours: ends the run when frequent words have kept less than this share of the ten
             nearest that the base model gave them, 0 .. 1; by default this is not measured.
         teacher_weight: with a teacher, the share of the loss that follows its cosines, above 0; the
@@ -224,7 +225,8 @@ def _from_table(table: dict[str, Any]) -> Recipe:
             raise ConfigError(f"unknown field {key!r}{suggest(key, fields)}")
     required = [name for name, default in fields.items() if default is dataclasses.MISSING]
     if missing := [name for name in required if name not in table]:
-        raise ConfigError(f"missing {', '.join(missing)}")
+        others = 'extends = "word" takes what is missing from the recipe word'
+        raise ConfigError(f"missing {', '.join(missing)}; {others}")
     return Recipe(**table)
 
 

@@ -152,7 +152,7 @@ def print_result(report: TuneReport, more: str = "") -> None:
         seen = f"{made['strings_seen']} of {strings} strings, "
         end = f", ended by {_ENDS[made['ended_by']]}"
     print(
-        f"{report.out}: {seen}{made['steps']} steps{end}, whose rates add up to "
+        f"{report.out}: {seen}{made['steps']} steps{end}, learning rates adding up to "
         f"{made['movement']:g}, in {made['seconds']} s ({speed}{made['precision']}{waste}), loss "
         f"{made['loss_first']:.4f} -> {made['loss_last']:.4f}{more}"
     )

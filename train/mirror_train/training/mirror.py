@@ -94,7 +94,13 @@ def mirror_steps(
 
     def loss(batch: StepBatch, z: Tensor) -> Tensor:
         if own is not None:
-            return own(*z.chunk(batch.views))
+            given = own(*z.chunk(batch.views))
+            if not isinstance(given, Tensor) or given.numel() != 1:
+                what = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else repr(given)
+                raise ConfigError(
+                    f"a loss of your own must give a tensor of one number, got {what}"
+                )
+            return given
         if teacher is not None:
             return teacher.loss(z, batch, recipe)
         return contrast(z, batch, recipe, process_group=processes.group)

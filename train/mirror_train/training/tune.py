@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -40,7 +40,7 @@ __all__ = ["TuneReport", "load_base", "tune"]
 
 
 def tune(
-    data: TrainingData,
+    data: TrainingData | Sequence[str],
     config: TrainConfig,
     *,
     base: Pretrained | None = None,
@@ -48,6 +48,8 @@ def tune(
     loss: ViewsLoss | None = None,
 ) -> TuneReport:
     """Tune a masked language model on `data` by Mirror-BERT and write it to `config.out`.
+
+    A list of strings will do as data; blank ones and repetitions are dropped and counted.
 
     Processes that `torchrun` starts share one run: each takes its share of every batch, the loss
     contrasts the strings of all processes, and the first process writes the result. There,
@@ -59,14 +61,17 @@ def tune(
     What it has of parameters is not trained, and each process calls it with its own share.
 
     Raises:
-        ConfigError: an option cannot be used, or a checkpoint is of another run.
-        DataError: there are fewer than two strings.
+        ConfigError: an option cannot be used, a checkpoint is of another run, or your loss gives
+            no scalar.
+        DataError: there are fewer than two strings, or an item of a list is none.
         ModelError: the base model cannot be loaded, or the loss diverges.
         OutputExistsError: `out` or a checkpoint of an earlier run exists.
         Interrupted: training was stopped by Ctrl-C or SIGTERM; a checkpoint was written.
         OSError: the disk cannot hold the result (checked before the work), or a write failed.
         ProcessGroupError: another process of the run has failed.
     """
+    if not isinstance(data, TrainingData):
+        data = TrainingData.of_strings(data)
     with begun(config, config.precision) as run:
         processes, seed, recipe = run.processes, config.seed, config.recipe
         loss_batch = config.loss_batch or recipe.batch_size
