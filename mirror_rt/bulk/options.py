@@ -55,8 +55,8 @@ class BulkConfig(JobConfig):
     """Say which file to encode, and where to. `mirror-rt encode` has an option for every field.
 
     Attributes:
-        input: a file in .jsonl, .ndjson, .json, .csv, .tsv (also with .gz) or .parquet, which have
-            fields; others are lines, as "-" is: standard input.
+        input: a file of a format that has fields, by its name, as NAME.jsonl, .csv, .tsv or
+            .parquet (see bulk.md for all); others are lines, as "-" is: standard input.
         output: a file in .npy, .jsonl, .parquet or .arrow; "-" for JSON lines on standard output.
         id_field: field or column of the ids; by default rows that are numbered from 0.
         processes: how many processes encode; they share the processors, unless the number of

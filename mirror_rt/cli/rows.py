@@ -18,7 +18,7 @@ from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.readers.pairs import find_text_columns
 from mirror_rt.evaluation.readers.tables import find_column, numbered_lines
 from mirror_rt.io.atomic import check_free, new_file
-from mirror_rt.io.rows import Table, row_format
+from mirror_rt.io.rows import WITH_FIELDS, Table, row_format
 
 WINDOW = 1024  # number of rows that are run together
 _TEXT_FIELDS = ("text", "sentence")
@@ -34,9 +34,8 @@ class OverRows(Invocation):
     model: Bundle
     input: Annotated[
         str,
-        Help("FILE.jsonl, .json, .csv, .tsv or .parquet with named columns, also with .gz; another "
-             "name, or - for standard input, for lines: a text, or two with a tab between them",
-             "FILE"),
+        Help(f"file with named columns ({WITH_FIELDS}; also with .gz); another name, or - for "
+             "standard input, for lines: a text, or two with a tab between them", "FILE"),
     ]  # fmt: skip
     fields: Annotated[
         str | None,

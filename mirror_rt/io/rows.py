@@ -195,7 +195,7 @@ FORMATS: dict[str, RowFormat] = {
 # Metadata beside the files of a dataset, as the library datasets takes them for.
 METADATA = ("config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json",
             "state.json")  # fmt: skip
-_WITH_FIELDS = ", ".join(suffix for suffix, one in FORMATS.items() if one.has_fields)
+WITH_FIELDS = ", ".join(suffix for suffix, one in FORMATS.items() if one.has_fields)
 
 
 def row_suffix(path: Source) -> str:
@@ -217,7 +217,7 @@ def row_format(path: Source, *asked: tuple[str, str | None]) -> RowFormat:
     if given and not found.has_fields:
         raise ConfigError(
             f"{' and '.join(given)}: {path} is read as lines, which have no fields; give a file "
-            f"in {_WITH_FIELDS}"
+            f"in {WITH_FIELDS}"
         )
     return found
 

@@ -42,6 +42,7 @@ def content(suffix, rows):
         ).encode()
     if suffix == ".json":
         return b"\xef\xbb\xbf" + json.dumps(rows, indent=1).encode()
+    assert suffix in (".jsonl", ".ndjson", ".txt"), f"say here how {suffix} is written"
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
