@@ -67,8 +67,8 @@ bool processor_has(const char* isa) {
   // The bits are those of Intel's manual, volume 2, CPUID.
   const unsigned kept = kept_registers();
   const Registers first = cpuid(1, 0), seventh = cpuid(7, 0), more = cpuid(7, 1);
-  const bool avx2 = all_of(kept, 0x6) && (first.c >> 12 & 1) != 0 &&                // FMA
-                    (first.c >> 23 & 1) != 0 && (seventh.b >> 5 & 1) != 0;          // POPCNT, AVX2
+  const bool avx2 = all_of(kept, 0x6) && all_of(first.c, 1u << 12 | 1u << 23 | 1u << 29) &&
+                    (seventh.b >> 5 & 1) != 0;  // FMA, POPCNT and F16C; AVX2
   const bool avx512 = avx2 && all_of(kept, 0xe6) && all_of(seventh.b, 0xc0030000);  // F DQ BW VL
   const bool vnni = avx512 && (seventh.c >> 11 & 1) != 0;
   if (is("avx2")) return avx2;

@@ -23,7 +23,7 @@ FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fas
 _AVX512 = ["-mfma", "-mpopcnt", "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"]
 # As in CMakeLists.txt, of the files whose names end so.
 ISA_FLAGS = {
-    "avx2": ["-mavx2", "-mfma", "-mpopcnt"],
+    "avx2": ["-mavx2", "-mfma", "-mf16c", "-mpopcnt"],
     "avx_vnni": ["-mavx2", "-mfma", "-mavxvnni"],
     "avx512": _AVX512,
     "avx512_vnni": [*_AVX512, "-mavx512vnni"],
