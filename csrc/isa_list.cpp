@@ -9,6 +9,10 @@
 #else
 #include <cpuid.h>
 #endif
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(MIRROR_RT_NEON)
 #ifdef __APPLE__
 #include <sys/sysctl.h>
@@ -48,6 +52,19 @@ unsigned kept_registers() {
 }
 
 bool all_of(unsigned bits, unsigned wanted) { return (bits & wanted) == wanted; }
+
+#ifndef MIRROR_RT_EMULATE_TILES
+/// Tells whether this process may use tiles, the 8 KB of which Linux keeps for those that ask.
+bool tiles_are_granted() {
+#if defined(__linux__) && defined(__x86_64__)
+  constexpr long kAsk = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  static const bool granted = syscall(SYS_arch_prctl, kAsk, kTileData) == 0;
+  return granted;
+#else
+  return false;
+#endif
+}
+#endif
 #elif defined(MIRROR_RT_NEON) && defined(__APPLE__)
 bool has_feature(const char* name) {
   int value = 0;
@@ -67,15 +84,22 @@ bool processor_has(const char* isa) {
   // The bits are those of Intel's manual, volume 2, CPUID.
   const unsigned kept = kept_registers();
   const Registers first = cpuid(1, 0), seventh = cpuid(7, 0), more = cpuid(7, 1);
-  const bool avx2 = all_of(kept, 0x6) && (first.c >> 12 & 1) != 0 &&                // FMA
-                    (first.c >> 23 & 1) != 0 && (seventh.b >> 5 & 1) != 0;          // POPCNT, AVX2
+  const bool avx2 = all_of(kept, 0x6) && all_of(first.c, 1u << 12 | 1u << 23 | 1u << 29) &&
+                    (seventh.b >> 5 & 1) != 0;  // FMA, POPCNT and F16C; AVX2
   const bool avx512 = avx2 && all_of(kept, 0xe6) && all_of(seventh.b, 0xc0030000);  // F DQ BW VL
   const bool vnni = avx512 && (seventh.c >> 11 & 1) != 0;
   if (is("avx2")) return avx2;
   if (is("avx_vnni")) return avx2 && (more.a >> 4 & 1) != 0;
   if (is("avx512")) return avx512;
   if (is("avx512_vnni")) return vnni;
-  return is("avx512_bf16") && vnni && (more.a >> 5 & 1) != 0;
+  const bool bf16 = vnni && (more.a >> 5 & 1) != 0;
+  if (is("avx512_bf16")) return bf16;
+#ifdef MIRROR_RT_EMULATE_TILES
+  return is("avx512_amx") && bf16;
+#else
+  const bool tiles = all_of(kept, 0x60000) && all_of(seventh.d, 0x3400000);  // BF16 TILE INT8
+  return is("avx512_amx") && bf16 && tiles && tiles_are_granted();
+#endif
 #elif defined(MIRROR_RT_NEON) && defined(__APPLE__)
   const bool dot = has_feature("hw.optional.arm.FEAT_DotProd");
   if (is("neon_dot")) return dot;

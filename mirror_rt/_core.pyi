@@ -186,6 +186,27 @@ def search_bits(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
     """Rows of fewest different bits, as `search_codes`; the score is minus their number."""
 
+def half_products(
+    queries: npt.NDArray[np.float32],
+    rows: npt.NDArray[np.uint16],
+    *,
+    parts: int,
+    instruction_set: str | None = None,
+) -> npt.NDArray[np.float32]:
+    """Dot products [q, n] of queries [q, D] and float16 rows [n, D], in as many threads as parts.
+
+    A product is the same beside any other queries and rows.
+    """
+
+def widen_halves(
+    halves: npt.NDArray[np.uint16],
+    out: npt.NDArray[np.float32],
+    *,
+    parts: int,
+    instruction_set: str | None = None,
+) -> None:
+    """Write float16 numbers of any shape to the first numbers of `out`."""
+
 def keep_best(
     scores: npt.NDArray[np.float32],
     first: int,

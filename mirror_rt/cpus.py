@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import platform
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -58,6 +59,13 @@ def cpu_budget(root: Path = _ROOT) -> CpuBudget:
 def available_cpus() -> int:
     """Return the number of threads that can run at once, determined on the first call."""
     return cpu_budget().threads
+
+
+def processor_names(root: Path = _ROOT) -> list[str]:
+    """Return the name of each processor, as far as Linux or Python tell them."""
+    lines = _lines(root / "proc/cpuinfo")
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names or [name for name in (platform.processor(),) if name]
 
 
 def cgroup_folders(root: Path, controller: str) -> list[Path]:

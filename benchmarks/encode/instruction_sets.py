@@ -15,9 +15,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import onnxruntime
@@ -25,6 +23,7 @@ from texts import select_texts
 
 from mirror_rt import Encoder, _core
 from mirror_rt.inference.native import runner
+from mirror_rt.inference.native.kernel_choice import Kernels, kernels_for
 from mirror_rt.io.tables import markdown_table
 
 TURN = 24
@@ -39,11 +38,11 @@ def native(
     load: Callable[..., Any] = Encoder.load,
 ) -> Any:
     """Load a bundle into the engine, held to an instruction set."""
-    runner._core = SimpleNamespace(NativeEncoder=partial(_core.NativeEncoder, instruction_set=isa))
+    runner.kernels_for = lambda precision: Kernels(precision, isa)
     try:
         return load(bundle, providers="native", variant=variant, threads=threads)
     finally:
-        runner._core = _core
+        runner.kernels_for = kernels_for
 
 
 def measure(sides: dict[str, Encoder], turns: list[list[str]]) -> dict[str, list[float]]:

@@ -19,7 +19,12 @@ WORKER = Path(__file__).with_name("worker.py")
 # Variables of a process that must see the packages of its environment alone.
 OWN_PACKAGES = {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}
 # Flag in /proc/cpuinfo -> class of the processor, the most capable first.
-CLASSES = {"avx512_bf16": "AVX512-BF16", "avx512_vnni": "AVX-512 VNNI", "avx2": "AVX2"}
+CLASSES = {
+    "amx_tile": "AMX",
+    "avx512_bf16": "AVX512-BF16",
+    "avx512_vnni": "AVX-512 VNNI",
+    "avx2": "AVX2",
+}
 
 PROJECT, ORT = "PROJECT", "onnxruntime==1.31.1"
 

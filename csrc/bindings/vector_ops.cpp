@@ -92,6 +92,39 @@ py::tuple search(Search<Query>* run, const Array<Query>& queries, const Array<st
   return py::make_tuple(scores, indices);
 }
 
+// -> float32 [queries, rows]
+Array<float> half_products_of(const Array<float>& queries, const Array<std::uint16_t>& rows,
+                              std::int64_t parts, const std::optional<std::string>& isa) {
+  check_matrix(queries, "queries");
+  check_matrix(rows, "rows");
+  if (queries.shape(1) != rows.shape(1)) {
+    throw py::value_error("queries and rows must have one length");
+  }
+  if (parts < 1) throw py::value_error("parts must be at least 1");
+  const Isa& chosen = isa_named(isa);
+  const py::ssize_t n_queries = queries.shape(0), n = rows.shape(0), dim = rows.shape(1);
+  Array<float> scores(std::vector<py::ssize_t>{n_queries, n});
+  const float* query = queries.data();
+  const std::uint16_t* row = rows.data();
+  float* score = scores.mutable_data();
+  py::gil_scoped_release release;
+  half_products(chosen, query, n_queries, row, n, dim, parts, score);
+  return scores;
+}
+
+// Writes as many numbers of `out` as there are halves.
+void widen_halves_of(const Array<std::uint16_t>& halves, Array<float>& out, std::int64_t parts,
+                     const std::optional<std::string>& isa) {
+  if (out.size() < halves.size()) throw py::value_error("out has fewer numbers than halves");
+  if (parts < 1) throw py::value_error("parts must be at least 1");
+  const Isa& chosen = isa_named(isa);
+  const std::uint16_t* from = halves.data();
+  float* to = out.mutable_data();
+  const py::ssize_t count = halves.size();
+  py::gil_scoped_release release;
+  widen_halves(chosen, from, count, parts, to);
+}
+
 // Updates the heaps best_scores and best_indices [queries, k] with scores [queries, rows].
 void keep_best_rows(const Array<float>& scores, std::int64_t first, Array<float>& best_scores,
                     Array<std::int64_t>& best_indices, const std::optional<std::string>& isa) {
@@ -142,6 +175,12 @@ void bind_vector_ops(py::module_& m) {
       },
       py::arg("queries"), py::arg("corpus"), py::kw_only(), py::arg("k"), py::arg("parts"), isa,
       "Rows of fewest different bits: (- their number, indices), unsorted.");
+  m.def("half_products", &half_products_of, py::arg("queries"), py::arg("rows"), py::kw_only(),
+        py::arg("parts"), isa,
+        "Dot products float32 [q, n] of float32 [q, D] and float16 [n, D] as uint16.");
+  m.def("widen_halves", &widen_halves_of, py::arg("halves"), py::arg("out").noconvert(),
+        py::kw_only(), py::arg("parts"), isa,
+        "Write float16 numbers, as uint16, to the first numbers of a float32 array.");
   m.def("keep_best", &keep_best_rows, py::arg("scores"), py::arg("first"),
         py::arg("best_scores").noconvert(), py::arg("best_indices").noconvert(), py::kw_only(), isa,
         "Update heaps [queries, k] with the scores [queries, rows] of rows first, first + 1.");

@@ -66,8 +66,7 @@ Encoder::PackedNorm::PackedNorm(const Norm& norm, std::int64_t n)
 
 bool Encoder::attends_in_pairs() const {
   const bool even = config_.size % 2 == 0;
-  return even && (config_.precision == Precision::bfloat16 ||
-                  (config_.precision == Precision::int8 && isa_.pairs));
+  return even && config_.precision != Precision::float32 && isa_.pairs;
 }
 
 void Encoder::add_layer(const LayerWeights& w) {

@@ -115,6 +115,9 @@ struct Isa {
   void (*product)(Precision, const Operand& a, const Matrix& w, std::int64_t panel,
                   std::int64_t begin, std::int64_t end, const Result&);
 
+  /// Gives back what a thread holds for products, once it has computed the last for a while.
+  void (*rest)();
+
   /// Writes a normalised row of `n` numbers to `y`, which may be `x`, and to row `row` of `copy`.
   void (*normalize)(Precision, const float* x, float* y, std::int64_t n, const Norm&, float epsilon,
                     const Operand& copy, std::int64_t row);

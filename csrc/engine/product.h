@@ -221,13 +221,5 @@ inline void panel_rows(const Operand& a, const Matrix& w, std::int64_t panel, st
   }
 }
 
-void product(Precision precision, const Operand& a, const Matrix& w, std::int64_t panel,
-             std::int64_t begin, std::int64_t end, const Result& result) {
-  const auto rows = precision == Precision::float32    ? panel_rows<Float32>
-                    : precision == Precision::bfloat16 ? panel_rows<Bfloat16Product>
-                                                       : panel_rows<Int8Product>;
-  rows(a, w, panel, begin, end, result);
-}
-
 }  // namespace
 }  // namespace mirror_rt::engine

@@ -284,6 +284,7 @@ void Encoder::run(const Texts& texts, Pooling pooling, int threads, int spins, f
     on_threads(together, [&](int thread) {
       Phases::Member member(phases, thread);
       encode(member, group);
+      isa_.rest();
     });
     give_back(std::move(space));
   };

@@ -123,7 +123,11 @@ struct Bfloat16 {
   static constexpr int kSteps = 1;
   static Units broadcast(Unit x) { return Units{} + x; }
 #ifdef MIRROR_RT_DOT2
+#ifdef MIRROR_RT_TILES  // processors that have them multiply pairs by themselves at half the rate
+  static constexpr bool kFast = false;
+#else
   static constexpr bool kFast = true;  // than float32
+#endif
   static Sum add(Sum sum, const Units (&weights)[1], const Units (&x)[1]) {
     return (Sum)MIRROR_RT_DOT2(sum, weights[0], x[0]);
   }

@@ -1,17 +1,26 @@
 // The functions of an Isa, for the instruction set that this translation unit is compiled for.
 //
 // Each kernels_<isa>.cpp includes this file once, and defines MIRROR_RT_ISA, its name, as in
-// isa_list.cpp.
+// isa_list.cpp, and MIRROR_RT_LANES, the floats of a vector.
 // Everything has internal linkage and uses nothing of the C++ library: if the linker merged a
 // function with that of another file, it could run instructions that the processor lacks.
 #pragma once
 
 #include <cstring>
 
+#include "infonce/cpu/vector.h"
 #include "vector_ops/vector_ops.h"
+#if defined(__AVX2__)
+#include <immintrin.h>
+#elif defined(__aarch64__) && !defined(MIRROR_RT_PLAIN_VECTORS)
+#include <arm_neon.h>
+#endif
 
 namespace mirror_rt::vector_ops {
 namespace {
+
+using infonce::kLanes;
+using infonce::Vec;
 
 bool quantize_row(const float* x, std::int64_t dim, const float* starts, const float* steps,
                   std::uint8_t flip, std::uint8_t* out) {
@@ -63,22 +72,109 @@ std::int32_t count_ones(std::uint64_t x) {
 #endif
 }
 
+/// Scores R rows, which share the loads of the query.
+template <int R>
+inline void agreement_of(const std::uint8_t* query, const std::uint8_t* rows, std::int64_t bytes,
+                         std::int32_t* scores) {
+  std::int32_t different[R] = {};
+  std::int64_t i = 0;
+  for (; i + 8 <= bytes; i += 8) {
+    std::uint64_t a, b;
+    std::memcpy(&a, query + i, 8);
+    for (int r = 0; r < R; ++r) {
+      std::memcpy(&b, rows + r * bytes + i, 8);
+      different[r] += count_ones(a ^ b);
+    }
+  }
+  for (; i < bytes; ++i) {
+    for (int r = 0; r < R; ++r) {
+      different[r] += count_ones(static_cast<std::uint64_t>(query[i] ^ rows[r * bytes + i]));
+    }
+  }
+  for (int r = 0; r < R; ++r) scores[r] = -different[r];
+}
+
 void agreement(const std::uint8_t* query, const std::uint8_t* rows, std::int64_t n,
                std::int64_t bytes, std::int32_t* scores) {
-  for (std::int64_t r = 0; r < n; ++r, rows += bytes) {
-    std::int32_t different = 0;
-    std::int64_t i = 0;
-    for (; i + 8 <= bytes; i += 8) {
-      std::uint64_t a, b;
-      std::memcpy(&a, query + i, 8);
-      std::memcpy(&b, rows + i, 8);
-      different += count_ones(a ^ b);
-    }
-    for (; i < bytes; ++i) {
-      different += count_ones(static_cast<std::uint64_t>(query[i] ^ rows[i]));
-    }
-    scores[r] = -different;
+  std::int64_t r = 0;
+  for (; r + 4 <= n; r += 4) agreement_of<4>(query, rows + r * bytes, bytes, scores + r);
+  for (; r < n; ++r) agreement_of<1>(query, rows + r * bytes, bytes, scores + r);
+}
+
+inline Vec loadu(const float* p) {
+  Vec x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
+
+/// Returns a float16 number in float32. The bias of the exponent is 15 in one and 127 in the other,
+/// and the largest exponent stands for infinity and NaN in both.
+inline float widened(std::uint16_t half) {
+  const std::uint32_t bits = (half & 0x7fffu) << 13, one = 1u << 23, sign = half & 0x8000u;
+  const bool subnormal = bits < one;
+  std::uint32_t moved = bits + (subnormal ? 113 : bits < 31 * one ? 112 : 224) * one;
+  float x;
+  std::memcpy(&x, &moved, sizeof x);
+  x -= subnormal ? 1.0f / 16384 : 0.0f;
+  std::memcpy(&moved, &x, sizeof x);
+  moved |= sign << 16;
+  std::memcpy(&x, &moved, sizeof x);
+  return x;
+}
+
+inline Vec widened(const std::uint16_t* halves) {
+#if MIRROR_RT_LANES == 16 && defined(__AVX512F__)
+  return (Vec)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves)));
+#elif MIRROR_RT_LANES == 8 && defined(__F16C__)
+  return (Vec)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves)));
+#elif defined(__aarch64__) && !defined(MIRROR_RT_PLAIN_VECTORS)
+  return (Vec)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(halves)));
+#else
+  float x[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) x[lane] = widened(halves[lane]);
+  return loadu(x);
+#endif
+}
+
+void widen_halves(const std::uint16_t* halves, std::int64_t count, float* out) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const Vec x = widened(halves + i);
+    std::memcpy(out + i, &x, sizeof x);
   }
+  for (; i < count; ++i) out[i] = widened(halves[i]);
+}
+
+inline float sum_of(Vec x) {
+  float sums[kLanes];
+  std::memcpy(sums, &x, sizeof x);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+  }
+  return sums[0];
+}
+
+/// Scores R rows, as `agreement_of`. Each score is summed in the same order, whatever R.
+template <int R>
+inline void half_dots_of(const float* query, const std::uint16_t* rows, std::int64_t dim,
+                         float* scores) {
+  Vec sums[R] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= dim; i += kLanes) {
+    const Vec x = loadu(query + i);
+    for (int r = 0; r < R; ++r) sums[r] += widened(rows + r * dim + i) * x;
+  }
+  for (int r = 0; r < R; ++r) {
+    scores[r] = sum_of(sums[r]);
+    for (std::int64_t d = i; d < dim; ++d) scores[r] += widened(rows[r * dim + d]) * query[d];
+  }
+}
+
+void half_dots(const float* query, const std::uint16_t* rows, std::int64_t n, std::int64_t dim,
+               float* scores) {
+  std::int64_t r = 0;
+  for (; r + 4 <= n; r += 4) half_dots_of<4>(query, rows + r * dim, dim, scores + r);
+  for (; r < n; ++r) half_dots_of<1>(query, rows + r * dim, dim, scores + r);
 }
 
 template <class Score>
@@ -91,10 +187,11 @@ bool any_above(const Score* scores, std::int64_t n, Score threshold) {
 }  // namespace
 
 // Two macros are needed, so that the name is expanded before it is pasted.
-#define MIRROR_RT_DEFINE(isa) \
-  extern const Isa k_##isa;   \
-  const Isa k_##isa = {       \
-      #isa, quantize_row, widen, dots, agreement, any_above<float>, any_above<std::int32_t>};
+#define MIRROR_RT_DEFINE(isa)                                     \
+  extern const Isa k_##isa;                                       \
+  const Isa k_##isa = {#isa,      quantize_row,     widen,        \
+                       dots,      agreement,        widen_halves, \
+                       half_dots, any_above<float>, any_above<std::int32_t>};
 #define MIRROR_RT_EXPAND(isa) MIRROR_RT_DEFINE(isa)
 MIRROR_RT_EXPAND(MIRROR_RT_ISA)
 

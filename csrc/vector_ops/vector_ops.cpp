@@ -129,6 +129,28 @@ void search_bits(const Isa& isa, const Corpus& corpus, const std::uint8_t* queri
   parallel_for(corpus.parts, static_cast<int>(corpus.parts), body);
 }
 
+void half_products(const Isa& isa, const float* queries, std::int64_t n_queries,
+                   const std::uint16_t* rows, std::int64_t n, std::int64_t dim, std::int64_t parts,
+                   float* scores) {
+  parallel_for(parts, static_cast<int>(parts), [&](std::int64_t part, int) {
+    const std::int64_t end = n * (part + 1) / parts;
+    for (std::int64_t first = n * part / parts; first < end; first += kTile) {
+      const std::int64_t count = std::min(kTile, end - first);
+      for (std::int64_t q = 0; q < n_queries; ++q) {
+        isa.half_dots(queries + q * dim, rows + first * dim, count, dim, scores + q * n + first);
+      }
+    }
+  });
+}
+
+void widen_halves(const Isa& isa, const std::uint16_t* halves, std::int64_t count,
+                  std::int64_t parts, float* out) {
+  parallel_for(parts, static_cast<int>(parts), [&](std::int64_t part, int) {
+    const std::int64_t begin = count * part / parts, end = count * (part + 1) / parts;
+    isa.widen_halves(halves + begin, end - begin, out + begin);
+  });
+}
+
 std::int64_t quantize(const Isa& isa, const float* x, std::int64_t n, std::int64_t dim,
                       const float* starts, const float* steps, std::uint8_t flip,
                       std::uint8_t* out) {

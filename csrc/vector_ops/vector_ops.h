@@ -31,6 +31,13 @@ struct Isa {
   void (*agreement)(const std::uint8_t* query, const std::uint8_t* rows, std::int64_t n,
                     std::int64_t bytes, std::int32_t* scores);
 
+  /// Widens float16 numbers to float32.
+  void (*widen_halves)(const std::uint16_t* halves, std::int64_t count, float* out);
+
+  /// Sets scores[r] to the dot product of `query` and row r of `rows` [n, dim], which are float16.
+  void (*half_dots)(const float* query, const std::uint16_t* rows, std::int64_t n, std::int64_t dim,
+                    float* scores);
+
   /// Returns whether any score is above `threshold`; a NaN is not.
   bool (*any_above_float)(const float* scores, std::int64_t n, float threshold);
   bool (*any_above_int)(const std::int32_t* scores, std::int64_t n, std::int32_t threshold);
@@ -81,6 +88,16 @@ Search<std::int16_t> search_codes;
 
 /// Does the same for rows and queries of packed bits; the score is -(number of different bits).
 Search<std::uint8_t> search_bits;
+
+/// Computes the dot products of `queries` [n_queries, dim] with float16 `rows` [n, dim], a part of
+/// the rows on each thread: scores [n_queries, n].
+void half_products(const Isa& isa, const float* queries, std::int64_t n_queries,
+                   const std::uint16_t* rows, std::int64_t n, std::int64_t dim, std::int64_t parts,
+                   float* scores);
+
+/// Widens float16 numbers, a part of them on each thread.
+void widen_halves(const Isa& isa, const std::uint16_t* halves, std::int64_t count,
+                  std::int64_t parts, float* out);
 
 /// Writes the codes of all rows, see Isa::quantize_row. Returns the first row that holds a NaN (its
 /// codes and those of later rows are undefined), or -1.

@@ -14,6 +14,7 @@ from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.manifest import Target, Variant
 from mirror_rt.evaluation import evaluate_similarity
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.native.kernel_choice import as_declared
 from mirror_rt.inference.providers import NATIVE
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.reranking.reranker import Reranker
@@ -51,6 +52,7 @@ def check(candidate: Candidate) -> Variant:
     return compared
 
 
+@as_declared()
 def _compared(candidate: Candidate) -> tuple[Variant, ParityReport | None]:
     """Return the variant with its parity, or with the reason why it was not checked."""
     traced, name, variant = candidate.traced, candidate.name, candidate.variant

@@ -17,6 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from mirror_rt.bundle.manifest import Layout
+from mirror_rt.cpus import processor_names
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.evaluation.plots import COLOURS, label_lines, new_figure, save_png
@@ -129,11 +130,7 @@ def measure(
 
 def machine_name() -> str:
     """Return the number and the name of the processors, as far as Linux tells them."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    names = processor_names()
     return f"{len(names)} x {names[0]}" if names else platform.machine()
 
 

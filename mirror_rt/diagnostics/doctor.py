@@ -19,11 +19,12 @@ import numpy as np
 from mirror_rt import _core
 from mirror_rt.bundle.hub import cache_folder
 from mirror_rt.bundle.manifest import Precision
-from mirror_rt.cpus import cpu_budget
+from mirror_rt.cpus import cpu_budget, processor_names
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import MirrorError, MissingDependencyError, ProviderError
 from mirror_rt.inference.devices import cards
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.inference.native.kernel_choice import quickest, seconds_here
 from mirror_rt.inference.openvino.compiling import choose_precision, import_openvino
 from mirror_rt.inference.providers import CUDA, NATIVE, installed
 from mirror_rt.inference.session import import_onnxruntime
@@ -43,6 +44,15 @@ Status = Literal["ok", "warning", "fault"]
 
 _WHEELS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")
 _OPTIONAL = ("huggingface_hub", "pyarrow", "torch", "transformers", "onnx")
+# The classes of processors, by the most capable instruction set of the engine's kernels.
+_CLASSES = {
+    "avx512_amx": "AVX-512 with AMX", "avx512_bf16": "AVX-512 with bfloat16",
+    "avx512_vnni": "AVX-512 with VNNI", "avx512": "AVX-512", "avx_vnni": "AVX2 with VNNI",
+    "avx2": "AVX2", "neon_i8mm": "ARM with I8MM", "neon_dot": "ARM with dot products",
+    "portable": "without instructions that the engine has kernels for",
+}  # fmt: skip
+# What vectors of each precision in the engine have, about, with those of fp32.
+_COSINES = {"fp32": "1", "bf16": ".9999", "int8": ".99"}
 _MEND_DRIVER = "restart, or install the NVIDIA driver again; nvidia-smi must list the card"
 _MENDS_WHEELS = "pip uninstall -y {} && pip install 'mirror-rt[{}]'"
 # The largest difference of a component between a text's vectors alone and in a batch. It is large
@@ -165,11 +175,24 @@ def _threads() -> Iterator[Finding]:
 def _extension() -> Iterator[Finding]:
     sets = _core.vector_instruction_sets()
     yield Finding("extension", "ok", f"{_core.__file__}, instruction set {sets[-1]}")
+    yield from _engine()
+
+
+def _engine() -> Iterator[Finding]:
+    """Tell the instruction set of the engine, and what each precision takes with it."""
     best = _core.engine_instruction_sets()[-1]
     taken = "for bundles that it can run where CUDA runs none"
     if best == "portable":
         taken = "where onnxruntime is not installed, as this processor lacks what its kernels need"
     yield Finding("engine", "ok", f"instruction set {best}; auto takes it {taken}")
+    seconds = {name: seconds_here(name, keep=False) for name in _COSINES}
+    times = {name: min(of.values()) / min(seconds["fp32"].values()) for name, of in seconds.items()}
+    said = [f"{name} takes {times[name]:.2f} of fp32's time, at cosines of {_COSINES[name]}"
+            for name in ("bf16", "int8")]  # fmt: skip
+    if quickest(seconds["bf16"]).precision == "fp32":
+        said[0] = "bf16 would gain nothing over fp32, which is computed in its place"
+    name = (processor_names() or ["unnamed"])[0]
+    yield Finding("processor", "ok", f"{name}, {_CLASSES[best]}: {'; '.join(said)}")
 
 
 def _cache() -> Iterator[Finding]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mirror_rt import _core
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.identity import digest_of
 from mirror_rt.bundle.plain_manifest import TOKEN_OUTPUTS
@@ -127,7 +126,7 @@ class BundleModel(PooledModel):
             options,
             self.runner.providers,
             variant=[variant.file, variant.precision, variant.target],
-            instructions=_core.engine_instruction_sets()[-1],
+            instructions=self.runner.instructions,
         )
         return VectorCache(
             Path(options.cache),

@@ -15,6 +15,7 @@ from mirror_rt.errors import BundleError, ConfigError, MissingDependencyError, S
 from mirror_rt.inference.devices import on_card
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.loaded_graph import LoadedGraph
+from mirror_rt.inference.native.kernel_choice import has_quick_kernels
 from mirror_rt.inference.providers import (
     CPU,
     NATIVE,
@@ -92,8 +93,7 @@ def _why_not(manifest: Manifest, variant: Variant, options: LoadOptions) -> str 
         return "its threads do not spin after a run, as spinning='always' asks"
     if variant.target == "cuda" or variant.precision == "fp16":
         return f"it does not compute {variant.precision} graphs for the target {variant.target}"
-    slow = _core.engine_instruction_sets()[-1] == "portable"
-    if slow and variant.target != "native" and find_spec("onnxruntime"):
+    if not has_quick_kernels() and variant.target != "native" and find_spec("onnxruntime"):
         return "this processor has none of the instructions that its quick kernels need"
     if kept := variant.graph.get("float32_layers"):
         return f"the int8 graph keeps {len(kept)} layers in float32, and it would keep none"

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mirror_rt import _core
 from mirror_rt.tokens.padding import PaddedBatch
 
 
@@ -29,6 +30,11 @@ class LoadedGraph(ABC):
     outputs: list[str]
     devices: list[int | None]
     why: str = ""
+
+    @property
+    def instructions(self) -> str:
+        """The instructions of the processor on which vectors may depend."""
+        return _core.engine_instruction_sets()[-1]
 
     @property
     def replicas(self) -> Sequence[LoadedGraph]:

@@ -18,6 +18,9 @@ Indices = npt.NDArray[np.int64]
 
 # Limits of the scores, corpus rows and queries in memory at once, so that they take a few MB.
 _BLOCK_SCORES, _BLOCK_ROWS, _BLOCK_QUERIES = 1 << 21, 1 << 14, 256
+# Numbers of float16 that are widened at a time, and queries from which on that is quicker than to
+# widen a row for each of them.
+_BLOCK_HALVES, _MANY_QUERIES = 1 << 21, 8
 # With fewer products (or bytes of bits) than this, a second thread costs more than it saves.
 _WORK_PER_THREAD = 1 << 22
 
@@ -144,15 +147,41 @@ def _search_floats(
     for q in range(0, len(queries), _BLOCK_QUERIES):
         some = queries[q : q + _BLOCK_QUERIES]
         heaps = _empty(len(some), k)
-        step = min(_BLOCK_ROWS, max(256, _BLOCK_SCORES // len(some)))
-        for first in range(0, len(corpus), step):
-            block = corpus[first : first + step].astype(np.float32, copy=False)
-            scores = some @ block.T
+        products = _Products(some, corpus)
+        for first in range(0, len(corpus), products.step):
+            step = slice(first, first + products.step)
+            scores = products.with_rows(corpus[step])
             if left_out is not None:
-                scores[:, left_out[first : first + step]] = np.nan  # which is no score
+                scores[:, left_out[step]] = np.nan  # which is no score
             _core.keep_best(scores, first, *heaps)
         best.scores[q : q + len(some)], best.indices[q : q + len(some)] = _sorted(*heaps)
     return best
+
+
+class _Products:
+    """Dot products of queries with `step` rows of a corpus of floats at a time."""
+
+    def __init__(self, queries: Floats, corpus: npt.NDArray[Any]) -> None:
+        self._queries, dimension = queries, corpus.shape[1]
+        self._halves = corpus.dtype == np.float16
+        self._wide: Floats | None = None
+        self.step = max(256, _BLOCK_SCORES // len(queries))
+        if not self._halves:
+            self.step = min(_BLOCK_ROWS, self.step)
+        elif len(queries) >= _MANY_QUERIES:
+            self.step = min(self.step, max(256, _BLOCK_HALVES // max(dimension, 1)))
+            self._wide = np.empty((self.step, dimension), np.float32)
+
+    def with_rows(self, rows: npt.NDArray[Any]) -> Floats:
+        """Return the products [queries, rows]."""
+        if not self._halves:
+            return np.asarray(self._queries @ rows.astype(np.float32, copy=False).T)
+        halves = np.ascontiguousarray(rows).view(np.uint16)
+        if self._wide is None:
+            parts = _parts(rows.size * len(self._queries), len(rows))
+            return _core.half_products(self._queries, halves, parts=parts)
+        _core.widen_halves(halves, self._wide, parts=_parts(8 * rows.size, len(rows)))
+        return np.asarray(self._queries @ self._wide[: len(rows)].T)
 
 
 def _search_codes(

@@ -60,7 +60,8 @@ def test_json(cli, bundle):
     assert (done.code, values["faults"]) == (0, 0)
     names = [f["name"] for f in values["findings"]]
     assert names == ["python", "versions", "optional", "onnxruntime", "providers", "cuda",
-                     "openvino", "threads", "extension", "engine", "cache", "model"]  # fmt: skip
+                     "openvino", "threads", "extension", "engine", "processor", "cache",
+                     "model"]  # fmt: skip
     assert set(values["findings"][0]) == {"name", "status", "detail", "remedy"}
 
 

@@ -118,7 +118,9 @@ def test_a_processor_without_the_instructions_of_the_kernels(bundle, monkeypatch
     """What is slow there runs only where nothing else can."""
     from mirror_rt import _core
     from mirror_rt.inference import engines
+    from mirror_rt.inference.native.kernel_choice import has_quick_kernels
 
+    monkeypatch.setattr(engines, "has_quick_kernels", has_quick_kernels)
     monkeypatch.setattr(_core, "engine_instruction_sets", lambda: ["portable"])
     monkeypatch.setattr(engines, "find_spec", lambda name: object() if installed else None)
     encoder = Encoder.load(bundle)

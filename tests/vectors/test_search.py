@@ -81,6 +81,32 @@ def test_native_codes_search_equals_numpy(rng, isa, signed, parts, rows, dimensi
 
 
 @pytest.mark.parametrize("isa", ISAS)
+def test_every_half_is_widened_exactly(isa):
+    halves = np.arange(1 << 16, dtype=np.uint16)
+    for count in (1 << 16, 31, 3):  # whole vectors, and what is left behind them
+        found = np.full(count + 1, 7, np.float32)
+        _core.widen_halves(halves[-count:], found, parts=min(3, count), instruction_set=isa)
+        expected = halves[-count:].view(np.float16).astype(np.float32)
+        np.testing.assert_array_equal(found[:count], expected)
+        np.testing.assert_array_equal(np.signbit(found[:count]), np.signbit(expected))
+        assert found[count] == 7
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize(("rows", "dimension"), [(1, 1), (37, 31), (200, 64), (97, 384)])
+def test_native_half_products_equal_numpy(rng, isa, parts, rows, dimension):
+    queries, corpus = unit(rng, 3, dimension), unit(rng, rows, dimension).astype(np.float16)
+    halves = corpus.view(np.uint16)
+    found = _core.half_products(queries, halves, parts=parts, instruction_set=isa)
+    exact = queries.astype(float) @ corpus.astype(float).T
+    bound = abs(queries).astype(float) @ abs(corpus).astype(float).T * dimension * 2**-24
+    assert (abs(found - exact) <= bound + 2**-24 * abs(exact)).all()
+    last = _core.half_products(queries[-1:], halves[-1:], parts=1, instruction_set=isa)
+    assert np.array_equal(last, found[-1:, -1:])  # the same beside any others
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize(("rows", "size"), [(1, 1), (90, 5), (333, 48), (40, 128)])
 def test_native_bits_search_equals_numpy(rng, isa, parts, rows, size):
@@ -240,5 +266,14 @@ def test_wrong_native_calls_raise_and_do_not_crash():
         _core.search_bits(bits, bits, k=1, parts=0)
     with pytest.raises(ValueError, match=r"must be \[queries, k\]"):
         _core.keep_best(np.zeros((2, 3), np.float32), 0, *heaps(1, 4))
+    halves, queries = np.zeros((3, 4), np.uint16), np.zeros((2, 4), np.float32)
+    with pytest.raises(ValueError, match="queries and rows must have one length"):
+        _core.half_products(queries[:, :2].copy(), halves, parts=1)
+    with pytest.raises(ValueError, match="fewer numbers than halves"):
+        _core.widen_halves(halves, queries, parts=1)
+    with pytest.raises(ValueError, match="parts must be at least 1"):
+        _core.half_products(queries, halves, parts=0)
+    with pytest.raises(ValueError, match="parts must be at least 1"):
+        _core.widen_halves(halves, np.zeros(12, np.float32), parts=0)
     with pytest.raises(TypeError):
         _core.search_codes(bits.astype(np.float32), bits, signed=True, k=1, parts=1)

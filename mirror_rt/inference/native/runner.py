@@ -18,6 +18,7 @@ from mirror_rt.inference.native.engine_model import (
     Pair,
     UnsupportedModelError,
 )
+from mirror_rt.inference.native.kernel_choice import Kernels, kernels_for
 from mirror_rt.inference.native.rotation import Rotation
 from mirror_rt.inference.providers import NATIVE
 from mirror_rt.tokens.padding import PaddedBatch
@@ -37,7 +38,8 @@ class NativeRunner(LoadedGraph):
 
     Args:
         encoder: the encoder, as `find_encoder` found it.
-        precision: of the matrix products: `fp32`, `bf16` or `int8`.
+        precision: of the matrix products: `fp32`, `bf16` or `int8`; the quickest kernels of this
+            machine compute it.
         options: say how many threads to use, and whether they spin.
 
     Raises:
@@ -53,11 +55,17 @@ class NativeRunner(LoadedGraph):
         self._spins = _SPINS[options.resolved_spinning]
         self._encoder: _core.NativeEncoder | None
         self._head, self._typed = encoder.head, encoder.typed
+        self._kernels = kernels_for(precision)
         try:
-            self._encoder = _pack(encoder, precision)
+            self._encoder = _pack(encoder, self._kernels)
         except (ValueError, TypeError, ArithmeticError, LookupError) as error:
             raise UnsupportedModelError(f"{self.graph}: {error}") from error
         forget_after_fork(self)
+
+    @property
+    def instructions(self) -> str:
+        """The kernels that compute the vectors."""
+        return " ".join(self._kernels)
 
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
         """Run a batch: float32 [rows, D], or [rows, length, D] for the vectors of its tokens.
@@ -104,12 +112,12 @@ class NativeRunner(LoadedGraph):
         return self._encoder
 
 
-def _pack(encoder: EngineModel, precision: str) -> _core.NativeEncoder:
+def _pack(encoder: EngineModel, kernels: Kernels) -> _core.NativeEncoder:
     """Pack the weights layer by layer."""
     arrays = _embeddings(encoder)
     distances, arrays["buckets"] = _distances(encoder, len(arrays["positions"]))
     encoder.release()  # the table of words was copied
-    engine = _core.NativeEncoder(precision=precision, inner=encoder.inner, **encoder.kind, **arrays)
+    engine = _core.NativeEncoder(**kernels._asdict(), inner=encoder.inner, **encoder.kind, **arrays)
     packed: dict[str, int] = {}
     tables: dict[Rotation | None, Floats | None] = {None: None}
     for number, layer in enumerate(encoder.layers):

@@ -21,13 +21,16 @@ from paths import ROOT
 CACHE = ROOT / "build" / "tests"
 FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-pthread"]
 _AVX512 = ["-mfma", "-mpopcnt", "-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl"]
+# No processor at hand has AMX: its kernels are compiled with its intrinsics in plain C++.
+AMX_EMULATION = Path(__file__).with_name("amx_emulation.h")
 # As in CMakeLists.txt, of the files whose names end so.
 ISA_FLAGS = {
-    "avx2": ["-mavx2", "-mfma", "-mpopcnt"],
+    "avx2": ["-mavx2", "-mfma", "-mf16c", "-mpopcnt"],
     "avx_vnni": ["-mavx2", "-mfma", "-mavxvnni"],
     "avx512": _AVX512,
     "avx512_vnni": [*_AVX512, "-mavx512vnni"],
     "avx512_bf16": [*_AVX512, "-mavx512vnni", "-mavx512bf16"],
+    "avx512_amx": [*_AVX512, "-mavx512vnni", "-mavx512bf16"],
 }
 # Checks of every pointer for null or alignment, and checks of memory that are written out instead
 # of called, would take most of the compiler's time; so would all checks of what pybind11 makes.
@@ -57,10 +60,11 @@ def emulated_sets() -> dict[str, list[str]]:
 
     What is tested is their tiling. In the engine, the kernels for AVX512-BF16 and AVX-VNNI differ
     from those for AVX-512 and AVX2 in instructions alone: without these, they are the same code.
+    Those for AMX are run with its instructions emulated.
     AVX512-VNNI has the instructions of AVX-VNNI, which it stands in for in the long form.
     """
     here = instruction_sets()
-    wanted = {"engine": ["avx512"], "infonce/cpu": ["avx512", "avx512_bf16"]}
+    wanted = {"engine": ["avx512", "avx512_amx"], "infonce/cpu": ["avx512", "avx512_bf16"]}
     if "avx512_vnni" in here["engine"] and "MIRROR_RT_FULL" in os.environ:
         wanted["engine"].append("avx_vnni")
     return {part: [name for name in wanted[part] if name not in here[part]] for part in wanted}
@@ -81,11 +85,15 @@ def build_emulated() -> ModuleType:
 def build_sanitized() -> Path:
     """Compile csrc/ with checks of addresses and undefined behaviour; return the library.
 
-    Each file is compiled for its own instruction set, as in a release.
+    Each file is compiled for its own instruction set, as in a release; tiles are emulated.
     """
-    x86 = platform.machine() == "x86_64"
-    defines, isa_flags = (["MIRROR_RT_X86"], ISA_FLAGS) if x86 else ([], {})
-    return build_library("sanitized", defines, SANITIZED, instruction_sets(), isa_flags)
+    x86, here = platform.machine() == "x86_64", instruction_sets()
+    defines, isa_flags = (
+        (["MIRROR_RT_X86", "MIRROR_RT_EMULATE_TILES"], ISA_FLAGS) if x86 else ([], {})
+    )
+    if "avx512_bf16" in here["engine"]:
+        here["engine"] = [*here["engine"], "avx512_amx"]
+    return build_library("sanitized", defines, SANITIZED, here, isa_flags)
 
 
 def build_library(
@@ -105,7 +113,8 @@ def build_library(
         if path.name != "cuda.cpp" and path.parent.name != "gpu" and "_neon" not in path.name
     ]  # fmt: skip
     headers = sorted((ROOT / "csrc").rglob("*.h"))
-    content = b"".join(path.read_bytes() for path in [*sources, *headers, Path(__file__)])
+    read = [*sources, *headers, Path(__file__), AMX_EMULATION]
+    content = b"".join(path.read_bytes() for path in read)
     key = hashlib.sha256(content + repr((defines, flags, run, isa_flags)).encode()).hexdigest()[:16]
     folder = CACHE / f"{name}-{key}"
     library = folder / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -152,6 +161,8 @@ def _own_flags(
         return []
     folder = source.parent.relative_to(ROOT / "csrc").as_posix()
     own = isa_flags.get(isa, [])
+    if isa == "avx512_amx":
+        own = [*own, "-include", str(AMX_EMULATION)]
     return own if isa in run.get(folder, ()) else [*own, *_NEVER_RUN]
 
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <random>
 #include <utility>
@@ -104,6 +105,33 @@ bool check_quantize(const Isa& isa, std::int64_t rows, std::int64_t dim) {
          rows - 1;
 }
 
+/// Numbers of eighths, whose products and sums are exact in any order.
+bool check_halves(const Isa& isa, std::int64_t rows, std::int64_t dim, std::int64_t parts) {
+  const std::int64_t queries = 3;
+  const auto eighths = random_integers<std::int8_t>((rows + queries) * dim, -15, 15);
+  std::vector<float> values;
+  std::vector<std::uint16_t> halves;
+  for (const int x : eighths) {
+    values.push_back(static_cast<float>(x) / 8);
+    const int size = std::abs(x), power = size < 2 ? 0 : size < 4 ? 1 : size < 8 ? 2 : 3;
+    const int bits = (12 + power) << 10 | ((size << (10 - power)) & 1023);
+    halves.push_back(static_cast<std::uint16_t>(size == 0 ? 0 : x < 0 ? 0x8000 | bits : bits));
+  }
+  std::vector<float> wide(values.size()), products(queries * rows);
+  widen_halves(isa, halves.data(), std::int64_t(halves.size()), parts, wide.data());
+  if (wide != values) return false;
+  const float* query = values.data() + rows * dim;
+  half_products(isa, query, queries, halves.data(), rows, dim, parts, products.data());
+  for (std::int64_t q = 0; q < queries; ++q) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      float product = 0;
+      for (std::int64_t d = 0; d < dim; ++d) product += query[q * dim + d] * values[r * dim + d];
+      if (products[q * rows + r] != product) return false;
+    }
+  }
+  return true;
+}
+
 bool check_keep_best(const Isa& isa, std::int64_t n, std::int64_t k) {
   std::uniform_int_distribution<int> value(0, 9);
   std::vector<float> scores(n);
@@ -137,7 +165,7 @@ int main() {
           for (const std::uint8_t flip : {0, 0x80}) {
             const Case c{*isa, rows, size, 5 + rows % 40, parts};
             if (!check_search(c, flip) || !check_quantize(**isa, rows, size) ||
-                !check_keep_best(**isa, rows * 3, c.k)) {
+                !check_halves(**isa, rows, size, parts) || !check_keep_best(**isa, rows * 3, c.k)) {
               std::printf("%s: wrong for %d rows of %d bytes\n", (*isa)->name, int(rows),
                           int(size));
               return 1;
