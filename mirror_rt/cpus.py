@@ -88,7 +88,7 @@ def cgroup_folders(root: Path, controller: str) -> list[Path]:
 def _own_cgroups(root: Path, controller: str) -> dict[str, str]:
     """Return paths by kind from lines like `4:cpu,cpuacct:/docker/1f` (v1) and `0::/user.slice`."""
     paths = {}
-    for line in _lines(root / "proc/self/cgroup"):
+    for line in lines_of(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if not controllers:
             paths["cgroup2"] = path
@@ -100,7 +100,7 @@ def _own_cgroups(root: Path, controller: str) -> dict[str, str]:
 def _cgroup_mounts(root: Path, controller: str) -> list[tuple[str, str, str]]:
     """List (mount point, its root, file system) of cgroup v2 and of the v1 controller."""
     mounts = []
-    for line in _lines(root / "proc/self/mountinfo"):
+    for line in lines_of(root / "proc/self/mountinfo"):
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ")[:3]
         mount_root, mount = before.split(" ")[3:5]
@@ -112,8 +112,8 @@ def _cgroup_mounts(root: Path, controller: str) -> list[tuple[str, str, str]]:
 def _quotas(folder: Path) -> list[tuple[Path, float]]:
     """Return the file and the limit in processors that a cgroup sets, if it sets one."""
     v2, v1 = folder / "cpu.max", folder / "cpu.cfs_quota_us"
-    values = [(v2, " ".join(_lines(v2)))]
-    values += [(v1, " ".join(_lines(v1) + _lines(folder / "cpu.cfs_period_us")))]
+    values = [(v2, " ".join(lines_of(v2)))]
+    values += [(v1, " ".join(lines_of(v1) + lines_of(folder / "cpu.cfs_period_us")))]
     found = []
     for file, text in values:
         quota, _, period = text.partition(" ")
@@ -122,7 +122,8 @@ def _quotas(folder: Path) -> list[tuple[Path, float]]:
     return found
 
 
-def _lines(path: Path) -> list[str]:
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a file of the system; none if it is not there or cannot be read."""
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except OSError:

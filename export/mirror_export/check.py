@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from dataclasses import dataclass
 
-from mirror_export.derive import find_sensitive_layers, graph_bytes, write_graph
+from mirror_export.derive import find_sensitive_layers, write_graph
 from mirror_export.parity import GATES, SCORE_GATES, ParityReport, compare, compare_scores
 from mirror_export.trace import Traced
 from mirror_rt import Encoder
@@ -24,27 +23,17 @@ logger = logging.getLogger("mirror_export")
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A variant of a bundle in the making, which was not compared yet."""
-
-    traced: Traced
-    name: str
-    variant: Variant
-
-
-def check(candidate: Candidate) -> Variant:
+def check(traced: Traced, name: str, variant: Variant) -> Variant:
     """Compare a variant with PyTorch; return it with its parity, or raise a ParityError.
 
     Layers that int8 harms are put into float32, where it fails its gate.
     """
-    traced, name = candidate.traced, candidate.name
-    compared, report = _compared(candidate)
+    compared, report = _compared(traced, name, variant)
     if name == "int8" and report is not None and report.failures():
         keep = find_sensitive_layers(traced)
         graph = write_graph(traced.folder, name, keep)
-        variant = dataclasses.replace(candidate.variant, graph=graph)
-        compared, report = _compared(Candidate(traced, name, variant))
+        variant = dataclasses.replace(variant, graph=graph)
+        compared, report = _compared(traced, name, variant)
     if report is not None and not traced.config.force:
         report.check(name)
     elif report is not None and (failures := report.failures()):
@@ -53,9 +42,8 @@ def check(candidate: Candidate) -> Variant:
 
 
 @as_declared()
-def _compared(candidate: Candidate) -> tuple[Variant, ParityReport | None]:
+def _compared(traced: Traced, name: str, variant: Variant) -> tuple[Variant, ParityReport | None]:
     """Return the variant with its parity, or with the reason why it was not checked."""
-    traced, name, variant = candidate.traced, candidate.name, candidate.variant
     provider = _CPU
     on_card = (variant.precision, variant.target) == ("bf16", "cuda")  # no kernels on the CPU
     if on_card or "PackedMultiHeadAttention" in variant.graph["fused"]:
@@ -83,10 +71,10 @@ def _compared(candidate: Candidate) -> tuple[Variant, ParityReport | None]:
     else:
         exported = Encoder(described, options)
         report = compare(traced.vectors, exported, traced.texts, GATES[variant.precision])
-    parity = report.to_dict() | {
-        "provider": provider,
-        "bytes": graph_bytes(traced.folder, variant.file),
-    }
+    # Weights of more than 2 GB are in a file beside the graph.
+    files = (traced.folder / variant.file, traced.folder / f"{variant.file}_data")
+    size = sum(path.stat().st_size for path in files if path.is_file())
+    parity = report.to_dict() | {"provider": provider, "bytes": size}
     if traced.pairs is not None and isinstance(exported, Encoder):
         defined = parity["mean_cosine"] is not None  # vectors of NaN have no order
         parity |= {

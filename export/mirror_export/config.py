@@ -48,10 +48,10 @@ class ExportConfig:
         parity_pairs: TSV of text, text, score, or a folder with LANGUAGE.tsv: Spearman's
             correlation is reported with it, too.
         force: write variants that fail a gate, too (the manifest says that they failed).
-        max_length: most tokens of a text; by default what the folder declares (for as many as the
-            model takes where it declares nothing), `model` for as many as the model takes.
-        truncate_dim: keep the first so many dimensions, and normalise those; by default what the
-            folder declares, else all.
+        max_length: most tokens of a text; `model` for the limit of the model. By default the limit
+            that the folder declares, else that of the model.
+        truncate_dim: number of the first dimensions to keep, and to normalise; by default the
+            number that the folder declares, else all.
         trust_remote_code: run code that comes with the model.
         revision: branch, tag or commit on the hub.
         overwrite: replace an existing bundle.

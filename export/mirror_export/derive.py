@@ -120,12 +120,6 @@ def find_sensitive_layers(traced: Traced) -> list[str]:
     return sensitive_layers(model, layers, probe, traced.vectors, GATES["int8"])
 
 
-def graph_bytes(folder: Path, file: str) -> int:
-    """Return the size of a graph in bytes, including a separate file of weights if it has one."""
-    paths = (folder / file, folder / f"{file}_data")
-    return sum(path.stat().st_size for path in paths if path.is_file())
-
-
 def remove_others(folder: Path, variants: Iterable[Variant]) -> None:
     """Remove all graphs but those of the variants, with the files that belong to them."""
     for file in {kind.file for kind in KINDS.values()} - {variant.file for variant in variants}:

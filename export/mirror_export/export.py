@@ -6,11 +6,11 @@ import dataclasses
 import gc
 from contextlib import closing
 
-from mirror_export.check import Candidate, check
+from mirror_export.check import check
 from mirror_export.config import ExportConfig
 from mirror_export.derive import derive, remove_others
-from mirror_export.load import describe, load, wanted_variants
-from mirror_export.trace import Staged, Traced, trace
+from mirror_export.load import load, wanted_variants
+from mirror_export.trace import Traced, trace
 from mirror_rt import Manifest
 from mirror_rt.bundle.manifest import Layout, Variant, with_records
 from mirror_rt.bundle.model_card import write_model_card
@@ -43,11 +43,10 @@ def export_bundle(config: ExportConfig, *, show_progress_bar: bool | None = None
     )
     with closing(bar):
         bar.set_postfix_str("loading the model")
-        described = describe(config)
-        loaded = load(described)
+        loaded = load(config)
         with new_folder(config.out, overwrite=config.overwrite) as folder:
             _next(bar, "tracing the graph")
-            traced = trace(Staged(loaded, folder))
+            traced = trace(loaded, folder)
             del loaded  # makes room for the bundle, which is loaded as a user loads it
             gc.collect()  # with the next line: glibc alone keeps 290 MB after a trace
             give_back_memory()
@@ -55,7 +54,7 @@ def export_bundle(config: ExportConfig, *, show_progress_bar: bool | None = None
             variants = derive(traced)
             for name, variant in variants.items():
                 _next(bar, f"comparing {name} with PyTorch")
-                variants[name] = check(Candidate(traced, name, variant))
+                variants[name] = check(traced, name, variant)
             manifest = _write(traced, variants)
             bar.update(1)
     return manifest

@@ -29,14 +29,6 @@ logger = logging.getLogger("mirror_export")
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """A model to export, found and described, but not loaded."""
-
-    config: ExportConfig
-    source: Source
-
-
-@dataclass(frozen=True, slots=True)
 class Loaded:
     """A model in PyTorch, with all that its bundle will be but for the graphs.
 
@@ -73,7 +65,7 @@ def wanted_variants(config: ExportConfig) -> list[str]:
     ]
 
 
-def describe(config: ExportConfig) -> Described:
+def find(config: ExportConfig) -> Source:
     """Check the options of an export, find the model, and read what its folder declares."""
     import_onnxruntime("checking an exported bundle")
     check_free(config.out, overwrite=config.overwrite)
@@ -81,13 +73,12 @@ def describe(config: ExportConfig) -> Described:
     if config.out.resolve() in (model, *model.parents):
         raise ConfigError(f"--out {config.out} would replace the model {config.model} itself")
     options = {name: getattr(config, name) for name in ("revision", "offline", "trust_remote_code")}
-    return Described(config, Source.find(config.model, **options))
+    return Source.find(config.model, **options)
 
 
-def load(described: Described) -> Loaded:
-    """Load a model, and choose the head and the manifest of its bundle."""
-    config = described.config
-    pretrained = described.source.load(classifier=config.pooling == "auto")
+def load(config: ExportConfig) -> Loaded:
+    """Load the model to export, and choose the head and the manifest of its bundle."""
+    pretrained = find(config).load(classifier=config.pooling == "auto")
     own = None if pretrained.classifier is None else _read_head(pretrained)
     scores = None if own is None else ScoreHead(own.described, pack_layers(own.weights))
     head = _head(pretrained, config, None if own is None else own.pooling)
@@ -199,7 +190,7 @@ def _max_length(pretrained: Pretrained, manifest: Manifest, config: ExportConfig
     if not 1 <= limit <= manifest.max_length:
         raise ConfigError(
             field="max_length",
-            expected=f"in 1 .. {manifest.max_length}, what {config.model} takes",
+            expected=f"in 1 .. {manifest.max_length}, the limit of {config.model}",
             value=limit,
         )
     return limit

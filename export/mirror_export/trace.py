@@ -36,14 +36,6 @@ logger = logging.getLogger("mirror_export")
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
-    """A loaded model, and the folder in which its bundle is made."""
-
-    loaded: Loaded
-    folder: Path
-
-
-@dataclass(frozen=True, slots=True)
 class Traced:
     """A bundle in the making with its float32 graph, and the results of the PyTorch model.
 
@@ -70,12 +62,11 @@ class Traced:
     spearman: float | None = None
 
 
-def trace(staged: Staged) -> Traced:
+def trace(loaded: Loaded, folder: Path) -> Traced:
     """Write the float32 graph and the files beside it; encode the parity texts with PyTorch.
 
     The model is of no use afterwards: its tokenizer is taken, and its weights are freed.
     """
-    loaded, folder = staged.loaded, staged.folder
     pretrained, manifest = loaded.pretrained, loaded.manifest
     pairs = _read_pairs(loaded.config.parity_pairs, manifest.language)  # before any work
     _write_companions(loaded, folder)

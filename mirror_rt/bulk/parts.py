@@ -20,12 +20,12 @@ from typing import Any, cast
 from mirror_rt.bulk.options import DatasetConfig, texts_named_in
 from mirror_rt.bulk.plan import dataset_plan, refuse_other_plan
 from mirror_rt.bulk.reading import Block, read_block
-from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.tables import TableEncoder
 from mirror_rt.errors import DataError, OutputExistsError, require
 from mirror_rt.io.arrow import open_parquet
 from mirror_rt.io.atomic import files_under
+from mirror_rt.io.file_states import load_unchanged
 from mirror_rt.io.storage import Folder, StoredFile
 from mirror_rt.kept_work import Identity
 from mirror_rt.pipeline.options import EncodeKeywords

@@ -18,12 +18,12 @@ from mirror_rt.bulk.plan import window_characters
 from mirror_rt.bulk.progress import RunCounter
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.identity import digest_of
-from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.child_process import end_with_parent
 from mirror_rt.cpus import available_cpus
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import DataError, ProcessGroupError
 from mirror_rt.inference.load_options import LoadOptions
+from mirror_rt.io.file_states import load_unchanged
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.pipeline.results import EncodedTexts
 from mirror_rt.system import interrupts_held

@@ -26,18 +26,14 @@ from mirror_rt.tokens.settings import TYPED
 
 PICKLED = "pytorch_model*.bin"
 TUNED: Format = "mirror_rt encoder"  # the folders that training writes
-# What is before the names of sentence-transformers, of a model with a head, and of training.
+# Before the names of tensors of sentence-transformers, of models with a head, and of training.
 _WRAPPERS = ("0.auto_model.", "auto_model.", "model.", "module.")
 _OLD_NORMS = {".gamma": ".weight", ".beta": ".bias"}
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
 
 
 def describe_checkpoint(described: ModelDescription, pooling: PoolingChoice = "auto") -> Manifest:
-    """Return the manifest of an encoder, by what the files beside its weights declare.
-
-    Raises:
-        BundleError: a file is missing or damaged, or declares what the engine does not compute.
-    """
+    """Return the manifest of an encoder, by the declarations beside its weights."""
     folder = described.folder
     if pooling == "auto" and described.is_classifier:
         raise BundleError(f"{folder} scores pairs of texts: mirror_rt.Reranker.load takes it")
@@ -47,7 +43,7 @@ def describe_checkpoint(described: ModelDescription, pooling: PoolingChoice = "a
 
 
 def with_history(described: ModelDescription, made: Manifest) -> Manifest:
-    """Return a manifest that was made of weights, with what mirror.json says of a tuned folder."""
+    """Return a manifest that was made of weights, with the history of a tuned folder."""
     if (manifest := described.manifest) is None:
         return made
     if manifest.pad_to is not None or (made.scores is None and manifest.pooling != made.pooling):
@@ -85,11 +81,7 @@ def checkpoint_family(described: ModelDescription) -> Family:
 
 
 def open_weights(described: ModelDescription) -> MappedTensors:
-    """Map the weights of a folder, named as the encoder of its family names them.
-
-    Raises:
-        BundleError: a file is not whole, there is none, or two tensors have one name.
-    """
+    """Map the weights of a folder, named as the encoder of its family names them."""
     path, names = described.weights, checkpoint_family(described).tensors
     assert path is not None
     assert names is not None

@@ -20,7 +20,7 @@ from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.families import Family, Tensors
 from mirror_rt.bundle.graph_header import read_header
 from mirror_rt.bundle.manifest import Manifest, PoolingMode, Variant
-from mirror_rt.bundle.plain_manifest import LOGITS, derived_manifest, tokens_of, width
+from mirror_rt.bundle.plain_manifest import LOGITS, derived_manifest, width
 from mirror_rt.bundle.score_layers import LayerActivation, ScoreActivation, ScoreLayer, ScoreLayers
 from mirror_rt.errors import BundleError
 
@@ -67,14 +67,8 @@ def head_of(
 ) -> Head:
     """Make the head of a cross-encoder of its weights.
 
-    Args:
-        described: what its folder declares.
-        family: the row of its family.
-        stored: the names of all tensors, those of its encoder without the prefix of the family.
-        floats: reads the tensor of a name.
-
-    Raises:
-        BundleError: its tensors are not there, or do not fit one another.
+    `stored` are the names of all tensors, those of the encoder without the prefix of the family,
+    and `floats` reads one. BundleError says that tensors are missing or do not fit one another.
     """
     names, row, path = family.classifier, family.tensors or Tensors(""), described.transformer
     if names is None:
@@ -116,11 +110,7 @@ def head_of(
 
 
 def describe_cross_encoder(described: ModelDescription) -> Manifest:
-    """Return the manifest of a cross-encoder with its weights in safetensors.
-
-    Raises:
-        BundleError: a file is missing or damaged, or declares what the engine does not compute.
-    """
+    """Return the manifest of a cross-encoder with its weights in safetensors."""
     folder = described.folder
     _check_pairs(described)
     with sizes_of(described):
@@ -130,7 +120,6 @@ def describe_cross_encoder(described: ModelDescription) -> Manifest:
     made = derived_manifest(
         described,
         dimension=dimension,
-        **tokens_of(described),
         pooling=head.pooling,
         normalize=False,
         scores=asdict(head.described),
@@ -160,7 +149,6 @@ def describe_scoring_graphs(described: ModelDescription, variants: dict[str, Var
     return derived_manifest(
         described,
         dimension=len(labels),
-        **tokens_of(described),
         pooling="cls",  # of no meaning here
         normalize=False,
         scores=asdict(head),

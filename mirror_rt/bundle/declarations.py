@@ -1,4 +1,4 @@
-"""Read what the files of a model's folder declare: modules, poolings, prompts and limits."""
+"""Read the declarations in a model's folder: modules, poolings, prompts and limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KNOWN_POOLINGS = POOLING_MODES - {"mean-with-padding"}  # which only mirror.jso
 
 
 class Module(NamedTuple):
-    """A module: its name, in full where it is none of the library, and what its folder declares."""
+    """A module: its name, in full where it is none of the library, its folder and its settings."""
 
     name: str
     folder: Path

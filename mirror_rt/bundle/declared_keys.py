@@ -1,4 +1,4 @@
-"""The ledger of keys: what each key of the files that describe a model means for its vectors.
+"""The ledger of keys: the effect on vectors of each key in the files that describe a model.
 
 A key is used, has no effect on vectors, or is refused. One that is not in the table is reported by
 `mirror-rt info`, and refused where its name says that it could change a vector. Code gets the used
@@ -26,7 +26,7 @@ USED, NO_EFFECT, REFUSED = "used", "without effect", "refused"
 
 
 class Key(NamedTuple):
-    """What a key is to vectors: its use, and what it is used for, or the reason why it is not."""
+    """The effect of a key on vectors: its use, and its purpose or the reason why it is not used."""
 
     use: str
     why: str

@@ -35,10 +35,8 @@ class VectorLayers(NamedTuple):
 def declared_layers(described: ModelDescription, size: int) -> VectorLayers:
     """Return the layers that modules.json declares, for pooled vectors of `size` numbers.
 
-    A last normalisation is none of them: both forms of a vector are useful.
-
-    Raises:
-        BundleError: a module is none that is applied here, or does not fit the one before.
+    A last normalisation is none of them: both forms of a vector are useful. BundleError names a
+    module that is not applied here, or does not fit the one before.
     """
     if described.manifest is not None and described.manifest.scores is not None:
         return VectorLayers([], size)

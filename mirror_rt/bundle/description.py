@@ -1,4 +1,4 @@
-"""Describe the folder of a model by what its files declare, read once, in one place.
+"""Describe the folder of a model by the declarations in its files, read once, in one place.
 
 sentence-transformers describes an encoder in modules.json, a list of modules, each with a folder
 and a configuration, in the layout of its version 5 or an older one; transformers describes the
@@ -62,7 +62,7 @@ class ModelDescription:
         config: the used keys of config.json.
         sizes: name -> the largest integer of that name in config.json, on whatever level.
         declared_length: most tokens of a text as the module, else the tokenizer declares it; None
-            for as many as the model takes.
+            for the limit of the model.
         tokenizer: the settings beside tokenizer.json.
         mask_token: the tokenizer's mask token; None if it has none.
         unknown: keys that nobody knows, each after the path of its file.

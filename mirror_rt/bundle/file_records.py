@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from mirror_rt.errors import BundleIntegrityError
-from mirror_rt.io.atomic import sha256
 from mirror_rt.io.file_states import content_sha256
 from mirror_rt.schema import Digest, between
 
@@ -24,20 +23,10 @@ class FileRecord:
     sha256: Digest
 
 
-def records_under(folder: Path, *, leave_out: Collection[str]) -> dict[str, FileRecord]:
-    """Record size and hash of every file under `folder` but those left out, sorted by path."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {
-        name: FileRecord(path.stat().st_size, sha256(path))
-        for path in paths
-        if (name := path.relative_to(folder).as_posix()) not in leave_out
-    }
-
-
 def damage_of(folder: Path, files: Mapping[str, FileRecord], *, hashed: bool = True) -> str | None:
     """Describe the first file that is missing or was changed; return None if there is none.
 
-    What is not `hashed` is known by its size alone.
+    Files that are not `hashed` are compared by their sizes alone.
     """
     for name, record in files.items():
         path = folder / name
@@ -61,8 +50,8 @@ def verifying(folder: Path, files: Mapping[str, FileRecord]) -> Iterator[None]:
     """Compare files as `verify` does, the hashes of large ones while the body reads them.
 
     Raises:
-        BundleIntegrityError: a file is missing or differs; it takes the place of what the body
-            raises then.
+        BundleIntegrityError: a file is missing or differs; it takes the place of an error that the
+            body raises then.
     """
     large = {name: record for name, record in files.items() if record.bytes >= _LARGE}
     verify(folder, {name: record for name, record in files.items() if name not in large})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,11 +33,7 @@ class GraphHeader:
 
 
 def read_header(path: Path) -> GraphHeader:
-    """Read the header of an ONNX file.
-
-    Raises:
-        BundleError: the file is not a whole ONNX graph, or has weights outside its folder.
-    """
+    """Read the header of an ONNX file; BundleError if it is damaged, or has weights elsewhere."""
     messages, outputs, external, scaled = Messages(), {}, set[str](), False
     try:
         model = messages.fields(map_file(path))
@@ -50,7 +45,9 @@ def read_header(path: Path) -> GraphHeader:
                 value = messages.fields(as_bytes(output))
                 outputs[as_text(value[1])] = _sizes(messages, value[2])
             for weight in parts[5]:
-                external |= set(_locations(messages, as_bytes(weight)))
+                for entry in messages.fields(as_bytes(weight))[13]:
+                    pair = messages.fields(as_bytes(entry))
+                    external |= {as_text(pair[2])} if as_text(pair[1]) == "location" else set()
         scaled = any(name in bytes(as_bytes(node)) for node in nodes for name in _SCALED_BY_BATCH)
     except (DamagedError, UnicodeDecodeError) as error:
         raise BundleError(f"{path} is not a whole ONNX file: {error}") from None
@@ -70,10 +67,3 @@ def _sizes(messages: Messages, kinds: list[Value]) -> tuple[int | None, ...]:
                     size = messages.fields(as_bytes(dimension))[1]
                     found.append(size[-1] if size and isinstance(size[-1], int) else None)
     return tuple(found)
-
-
-def _locations(messages: Messages, weight: memoryview) -> Iterator[str]:
-    for entry in messages.fields(weight)[13]:
-        pair = messages.fields(as_bytes(entry))
-        if as_text(pair[1]) == "location":
-            yield as_text(pair[2])

@@ -6,12 +6,13 @@ import contextlib
 import glob
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
 from mirror_rt.bundle.file_records import FileRecord
 from mirror_rt.bundle.manifest import Layout, Manifest
-from mirror_rt.errors import BundleIntegrityError, ConfigError, MirrorError, require
+from mirror_rt.errors import BundleError, BundleIntegrityError, ConfigError, MirrorError, require
 
 _LOG_IN = "a token in HF_TOKEN, or hf auth login"
 
@@ -37,77 +38,83 @@ def refuse_revision(path: Path, revision: str | None) -> None:
         )
 
 
-def download_graphs(
-    name: str,
-    folder: Path,
-    *,
-    offline: bool,
-    error: type[MirrorError],
-    variants: Sequence[str | None] | None = None,
-    cache: Path | None = None,
-) -> Path:
-    """Download the files of a bundle whose manifest is in the snapshot `folder`, of its commit."""
-    files = Manifest.read(folder, None).files_of(variants)
-    if not offline:
-        check_sizes(name, folder, files, error=error)
-    return download(
-        name,
-        revision=folder.name,
-        offline=offline,
-        error=error,
-        cache=cache,
-        allow=[Layout.manifest, Layout.card, *map(glob.escape, files)],
-    )
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A repository on a model hub, and the way to download from it.
 
-
-def check_sizes(
-    name: str, folder: Path, files: Mapping[str, FileRecord], *, error: type[MirrorError]
-) -> None:
-    """Refuse files on the hub that are larger than a manifest says, before they are downloaded.
-
-    `folder` is the snapshot of the commit; what it has already is compared when it is loaded.
+    Attributes:
+        name: owner/name.
+        revision: branch, tag or commit; None for the default branch.
+        offline: find the files in the cache alone.
+        error: raised where the hub cannot be reached, or has no such name or revision.
+        cache: folder in the place of the hub's own cache.
     """
-    if all((folder / file).exists() for file in files):
-        return
-    hub = hub_library(f"loading {name!r} by name")
-    with hub_errors(name, error=error):
-        for entry in hub.HfApi().list_repo_tree(name, revision=folder.name, recursive=True):
-            record, size = files.get(entry.path), getattr(entry, "size", 0)
-            if record is not None and size > record.bytes:
-                raise BundleIntegrityError(
-                    f"{name} at commit {folder.name[:12]} is damaged, nothing was downloaded: "
-                    f"{entry.path} has {size:,} bytes, and its manifest says {record.bytes:,}"
+
+    name: str
+    revision: str | None = None
+    offline: bool = False
+    error: type[MirrorError] = BundleError
+    cache: Path | None = None
+
+    def download(self, allow: Iterable[str] | None = None, ignore: Sequence[str] = ()) -> Path:
+        """Download files, or find them in the cache; return the folder, named as its commit.
+
+        `allow` and `ignore` are patterns of files; None allows all.
+        """
+        hub = hub_library(f"loading {self.name!r} by name")
+        with self.errors():
+            return Path(
+                hub.snapshot_download(
+                    self.name,
+                    revision=self.revision,
+                    local_files_only=self.offline,
+                    cache_dir=self.cache,
+                    allow_patterns=None if allow is None else list(allow),
+                    ignore_patterns=list(ignore),
                 )
-
-
-def download(
-    name: str,
-    *,
-    revision: str | None,
-    offline: bool,
-    error: type[MirrorError],
-    allow: Iterable[str] | None = None,
-    ignore: Sequence[str] = (),
-    cache: Path | None = None,
-) -> Path:
-    """Download the files of `name` (owner/name) from the hub, or find them in its cache.
-
-    Return the folder of the snapshot in the cache; its name is the commit. `allow` and `ignore` are
-    patterns of files; None allows all. If the hub cannot be reached, or has no such name or
-    revision (branch, tag or commit), an `error` is raised. `cache` stands for the hub's own.
-    """
-    hub = hub_library(f"loading {name!r} by name")
-    with hub_errors(name, revision=revision, offline=offline, error=error):
-        return Path(
-            hub.snapshot_download(
-                name,
-                revision=revision,
-                local_files_only=offline,
-                cache_dir=cache,
-                allow_patterns=None if allow is None else list(allow),
-                ignore_patterns=list(ignore),
             )
-        )
+
+    def at(self, snapshot: Path) -> Repository:
+        """Return the same at the commit of a snapshot, even if a new one was pushed meanwhile."""
+        return replace(self, revision=snapshot.name)
+
+    def download_graphs(self, folder: Path, variants: Sequence[str | None] | None) -> Path:
+        """Download the files of a bundle whose manifest is in the snapshot `folder`."""
+        files, own = Manifest.read(folder, None).files_of(variants), self.at(folder)
+        own.check_sizes(folder, files)
+        return own.download([Layout.manifest, Layout.card, *map(glob.escape, files)])
+
+    def check_sizes(self, folder: Path, files: Mapping[str, FileRecord]) -> None:
+        """Refuse files that are larger than a manifest says, before they are downloaded.
+
+        What the snapshot `folder` has already is compared when it is loaded.
+        """
+        if self.offline or all((folder / file).exists() for file in files):
+            return
+        api = hub_library(f"loading {self.name!r} by name").HfApi()
+        with self.errors():
+            for entry in api.list_repo_tree(self.name, revision=self.revision, recursive=True):
+                record, size = files.get(entry.path), getattr(entry, "size", 0)
+                if record is not None and size > record.bytes:
+                    raise BundleIntegrityError(
+                        f"{self.name} at commit {folder.name[:12]} is damaged, nothing was "
+                        f"downloaded: {entry.path} has {size:,} bytes, and its manifest says "
+                        f"{record.bytes:,}"
+                    )
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn the errors of huggingface_hub into an `error` of one line."""
+        errors = require("huggingface_hub.errors", extra="hub", purpose="using a model hub")
+        try:
+            yield
+        except MirrorError:
+            raise
+        # These are errors of the network, of huggingface_hub itself, and of its transfers.
+        except (errors.HTTPError, OSError, ValueError, RuntimeError) as cause:
+            if isinstance(cause, OSError) and cause.errno is not None:
+                raise  # an error of this machine, such as a full disk or a missing permission
+            raise self.error(_explain(errors, cause, self)) from cause
 
 
 def cached(name: str) -> Path:
@@ -121,28 +128,10 @@ def hub_library(purpose: str) -> ModuleType:
     return require("huggingface_hub", extra="hub", purpose=purpose)
 
 
-@contextlib.contextmanager
-def hub_errors(
-    name: str, *, error: type[MirrorError], revision: str | None = None, offline: bool = False
-) -> Iterator[None]:
-    """Turn errors of huggingface_hub about the repository `name` into an `error` of one line."""
-    errors = require("huggingface_hub.errors", extra="hub", purpose="using a model hub")
-    try:
-        yield
-    except MirrorError:
-        raise
-    # These are errors of the network, of huggingface_hub itself, and of its transfers.
-    except (errors.HTTPError, OSError, ValueError, RuntimeError) as cause:
-        if isinstance(cause, OSError) and cause.errno is not None:
-            raise  # an error of this machine, such as a full disk or a missing permission
-        raise error(_explain(errors, cause, name, revision, offline)) from cause
-
-
-def _explain(
-    errors: ModuleType, cause: Exception, name: str, revision: str | None, offline: bool
-) -> str:
+def _explain(errors: ModuleType, cause: Exception, repository: Repository) -> str:
     constants = require("huggingface_hub.constants", extra="hub", purpose="using a model hub")
-    endpoint, offline = constants.ENDPOINT, offline or constants.HF_HUB_OFFLINE
+    name, endpoint = repository.name, constants.ENDPOINT
+    offline = repository.offline or constants.HF_HUB_OFFLINE
     if isinstance(cause, RuntimeError) and isinstance(cause.__cause__, Exception):
         cause = cause.__cause__  # the error of the one upload that failed
     status = getattr(getattr(cause, "response", None), "status_code", None)
@@ -153,7 +142,8 @@ def _explain(
     if isinstance(cause, errors.GatedRepoError):
         return f"{name} is gated: accept its terms at {endpoint}/{name}, then give {_LOG_IN}"
     if isinstance(cause, errors.RevisionNotFoundError):
-        return f"{name} has no revision {revision!r} on {endpoint}: name a branch, tag or commit"
+        said = f"{name} has no revision {repository.revision!r} on {endpoint}"
+        return f"{said}: name a branch, tag or commit"
     if isinstance(cause, errors.RepositoryNotFoundError):
         return (
             f"{name!r} is neither a folder here nor found on {endpoint} (a private repository "

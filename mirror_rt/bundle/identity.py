@@ -1,12 +1,11 @@
 """Identify a model by the contents of all files that decide its vectors.
 
 This is the only identity: the cache of vectors, the reload of a server, resumed jobs, compiled
-graphs and the records of what was made all ask for it.
+graphs and the records of finished work all ask for it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ from mirror_rt.bundle.onnx_files import onnx_variants
 from mirror_rt.bundle.pack_index import PackIndex, is_pack, visible_files
 from mirror_rt.bundle.static_files import FILES
 from mirror_rt.errors import BundleError
+from mirror_rt.io.atomic import files_sha256
 from mirror_rt.io.file_states import content_sha256
 
 
@@ -39,18 +39,15 @@ def digest_of(folder: Path, *, verified: bool = True) -> str:
     if verified and (folder / Layout.manifest).exists():
         Manifest.read(folder, STORED)  # its error says what the folder is instead
         return content_sha256(folder / Layout.manifest)
-    return _digest(deciding_files(folder), folder)
+    return files_sha256(sorted(deciding_files(folder)), folder, content_sha256)
 
 
 def graph_digest(graph: Path) -> str:
-    """Return a digest of the contents of a graph and of the files that it names.
-
-    Raises:
-        BundleError: the graph cannot be read.
-    """
+    """Return a digest of a graph and of the files that it names; BundleError if unreadable."""
     try:
         beside = [file for file in sorted(graph.parent.iterdir()) if file.is_file()]
-        return _digest({graph, *_named_in(graph, beside)}, graph.parent)
+        files = sorted({graph, *_named_in(graph, beside)})
+        return files_sha256(files, graph.parent, content_sha256)
     except OSError as error:
         raise BundleError(f"{graph} cannot be read: {error}") from error
 
@@ -97,11 +94,3 @@ def _named_in(graph: Path, files: Iterable[Path]) -> set[Path]:
         return set()
     with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return {one for one in files if content.find(os.fsencode(one.name)) >= 0}
-
-
-def _digest(files: Iterable[Path], below: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(files):
-        place = os.fsencode(path.relative_to(below).as_posix())
-        digest.update(place + b"\0" + content_sha256(path).encode() + b"\n")
-    return digest.hexdigest()

@@ -1,7 +1,7 @@
 """Read the tables of models that are known by name: models.toml and hub_models.tsv beside this.
 
-What hub_models.tsv says is what is generally published about models on a hub; the hub itself was
-not asked, and its cards are right where they differ. Nothing but the list depends on it.
+hub_models.tsv repeats the facts that are generally published about models on a hub. The hub itself
+was not asked, and its cards are right where they differ. Nothing but the list depends on it.
 """
 
 from __future__ import annotations

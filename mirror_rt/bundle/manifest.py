@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, get_args
 
-from mirror_rt.bundle.file_records import FileRecord, damage_of, records_under, verify
+from mirror_rt.bundle.file_records import FileRecord, damage_of, verify
 from mirror_rt.bundle.json_document import read_document, read_json
 from mirror_rt.bundle.score_layers import ScoreLayers
 from mirror_rt.errors import BundleError
+from mirror_rt.io.atomic import sha256
 from mirror_rt.schema import Digest, InnerPath, Rule, at_most, between, build
 
 FORMAT_VERSION = 1
@@ -24,7 +25,7 @@ Pooling = Literal[
 PoolingMode = Pooling | Literal["mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 # `cpu` graphs run under every execution provider, `cuda` graphs only under CUDA; `native` variants
-# are what the engine of this package makes of the fp32 graph, and `static` is a table of vectors.
+# are made of the fp32 graph by the engine of this package, and `static` is a table of vectors.
 Target = Literal["cpu", "cuda", "native", "static"]
 # A tuned Hugging Face folder, and the bundle that `export` makes of it; both have a mirror.json.
 # `ONNX files` are those of other publishers, whose manifest is made in memory (onnx_files.py).
@@ -155,7 +156,7 @@ class Manifest:
         scores: head of a cross-encoder, which makes scores of the vectors of pairs; None for an
             encoder of texts.
         variants: name -> graph (`fp32`, `int8`, `fp16-cuda` ...); none in a tuned folder.
-        native: what the native engine takes of the fp32 graph; None for what it does not compute.
+        native: the weights that the native engine takes of the fp32 graph; None if it takes none.
         files: path inside the folder -> FileRecord.
     """
 
@@ -295,8 +296,13 @@ class Manifest:
 
 
 def record_files(folder: Path) -> dict[str, FileRecord]:
-    """Record all files of a bundle but its manifest and its card."""
-    return records_under(folder, leave_out=(Layout.manifest, Layout.card))
+    """Record all files of a bundle but its manifest and its card, sorted by path."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        name: FileRecord(path.stat().st_size, sha256(path))
+        for path in paths
+        if (name := path.relative_to(folder).as_posix()) not in (Layout.manifest, Layout.card)
+    }
 
 
 def with_records(manifest: Manifest, folder: Path) -> Manifest:

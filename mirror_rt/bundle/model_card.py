@@ -9,11 +9,11 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from mirror_rt.bundle.declared_keys import POOLING_FLAGS
 from mirror_rt.bundle.hub import hub_library, is_hub_name
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
-from mirror_rt.bundle.markdown import facts, flat, number
 from mirror_rt.io.atomic import new_file
 from mirror_rt.io.tables import markdown_cell, markdown_table
 from mirror_rt.plugins import load_plugins
@@ -49,9 +49,10 @@ def write_model_card(folder: Path, manifest: Manifest) -> None:
 
 def model_card(manifest: Manifest, name: str | None = None) -> str:
     """Return the card of a bundle; the examples have its `name` on a hub (owner/name), if any."""
+    title = (name or _base(manifest)).rpartition("/")[2]
     parts = [
         _front_matter([manifest]),
-        f"# {name.partition('/')[2] if name else _title(manifest)}",
+        f"# {title}{f' for {manifest.language}' if manifest.language and not name else ''}",
         _introduction(manifest),
         "## Use",
         _usage(manifest, name),
@@ -91,7 +92,14 @@ def _front_matter(manifests: Iterable[Manifest]) -> str:
     data = hub_library("a model card").ModelCardData(
         language=_one_or_all({code for m in manifests if (code := _language_code(m))}),
         license=licences.pop() if len(licences) == 1 else "unknown",
-        base_model=_one_or_all({_base(m) for m in manifests if _is_on_hub(m)}),
+        # The names of base models on a hub, and not those of folders.
+        base_model=_one_or_all(
+            {
+                name
+                for m in manifests
+                if is_hub_name(name := _base(m)) or m.base_model.get("revision")
+            }
+        ),
         library_name="mirror_rt",
         pipeline_tag="text-ranking" if pairs else "sentence-similarity",
         tags=_TAGS_OF_PAIRS if pairs else sorted({*_TAGS, *filter(None, map(_system, manifests))}),
@@ -127,16 +135,6 @@ def _licence(manifest: Manifest) -> str:
 
 def _base(manifest: Manifest) -> str:
     return str(manifest.base_model.get("name") or "an unnamed model")
-
-
-def _is_on_hub(manifest: Manifest) -> bool:
-    """Return whether the base model's name is a name on a hub, not that of a folder."""
-    return is_hub_name(_base(manifest)) or bool(manifest.base_model.get("revision"))
-
-
-def _title(manifest: Manifest) -> str:
-    base = _base(manifest).rpartition("/")[2]
-    return f"{base} for {manifest.language}" if manifest.language else base
 
 
 def _introduction(manifest: Manifest) -> str:
@@ -235,7 +233,7 @@ def _variants(manifest: Manifest) -> str:
         key: title for key, title in _PARITY.items() if any(p.get(key) is not None for p in parity)
     }
     rows = [
-        (name, f"`{v.file}`", v.target, _size(manifest, v), *(number(p.get(key)) for key in shown))
+        (name, f"`{v.file}`", v.target, _size(manifest, v), *(_number(p.get(key)) for key in shown))
         for (name, v), p in zip(manifest.variants.items(), parity, strict=True)
     ]
     text = markdown_table(("name", "file", "runs on", "MB", *shown.values()), rows)
@@ -264,15 +262,45 @@ def _tuning(manifest: Manifest) -> list[str]:
     parts = []
     if manifest.data:
         parts += ["## Data", "The strings themselves are not part of this repository."]
-        parts.append(facts(flat(manifest.data)))
+        parts.append(_facts(_flat(manifest.data)))
     if manifest.recipe:
-        parts += ["## Recipe", facts(flat(manifest.recipe))]
+        parts += ["## Recipe", _facts(_flat(manifest.recipe))]
     return parts
 
 
 def _provenance(manifest: Manifest) -> str:
-    base = flat({"base model": manifest.base_model})
+    base = _flat({"base model": manifest.base_model})
     base["base model, license"] = _licence(manifest)
     base |= {f"prompt, {name}": json.dumps(p) for name, p in manifest.prompts.items()}
     written = {"written by": manifest.generator, "written at": manifest.created}
-    return facts(base | flat(manifest.training or {}) | written)
+    return _facts(base | _flat(manifest.training or {}) | written)
+
+
+def _facts(values: dict[str, Any]) -> str:
+    """Return a table of names and values, without the unknown ones."""
+    rows = [
+        (name.replace("_", " ").replace("sha256", "SHA-256"), _number(value))
+        for name, value in values.items()
+        if value is not None
+    ]
+    return markdown_table(("", ""), rows)
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """Flatten nested dictionaries; their keys are joined, as in `metrics, accuracy`."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= {f"{name}, {key}": inner for key, inner in _flat(value).items()}
+        else:
+            found[name] = value
+    return found
+
+
+def _number(value: Any) -> str:
+    """Write a value, or the values of a list; nothing for None."""
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_number, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

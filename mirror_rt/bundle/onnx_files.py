@@ -26,7 +26,7 @@ from mirror_rt.bundle.declarations import INDEX, WEIGHTS
 from mirror_rt.bundle.description import ModelDescription, describe_folder
 from mirror_rt.bundle.families import FAMILIES, GENERIC
 from mirror_rt.bundle.graph_header import read_header
-from mirror_rt.bundle.hub import download
+from mirror_rt.bundle.hub import Repository
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import (
     BUNDLES,
@@ -95,7 +95,11 @@ def describe_bundle(
     if not variants and not weights:
         refuse_pickled(described)
         Manifest.read(folder, formats)  # its error says what the folder lacks
-    described = _with_tokenizer(described, described.transformer if weights else folder)
+    # tokenizer.json, which is larger than other documents may be, is read once for all.
+    path = (described.transformer if weights else folder) / Layout.tokenizer
+    content = path.read_bytes() if path.is_file() else None
+    settings = dataclasses.replace(described.tokenizer, content=content)
+    described = dataclasses.replace(described, tokenizer=settings)
     try:
         if weights and pairs:
             manifest = describe_cross_encoder(described)
@@ -108,14 +112,6 @@ def describe_bundle(
         return dataclasses.replace(described, manifest=manifest)
     except BundleError as error:
         raise BundleError(f"{error}. Or {to_export(folder)}") from error
-
-
-def _with_tokenizer(described: ModelDescription, folder: Path) -> ModelDescription:
-    """Read tokenizer.json, which is larger than other documents may be, once for all."""
-    path = folder / Layout.tokenizer
-    content = path.read_bytes() if path.is_file() else None
-    settings = dataclasses.replace(described.tokenizer, content=content)
-    return dataclasses.replace(described, tokenizer=settings)
 
 
 def scores_pairs(folder: Path) -> bool:
@@ -144,13 +140,7 @@ def onnx_variants(folder: Path) -> dict[str, Variant]:
 
 
 def download_files(
-    name: str,
-    *,
-    revision: str,
-    offline: bool,
-    variants: Sequence[str | None] | None,
-    weights: bool = False,
-    cache: Path | None = None,
+    repository: Repository, variants: Sequence[str | None] | None, *, weights: bool
 ) -> Path:
     """Download what others published: plain ONNX files, a static encoder, or a checkpoint.
 
@@ -159,8 +149,7 @@ def download_files(
     """
 
     def fetch(*files: str) -> Path:
-        return download(name, revision=revision, offline=offline, error=BundleError,
-                        allow=[*_DESCRIPTIONS, *files], cache=cache)  # fmt: skip
+        return repository.download([*_DESCRIPTIONS, *files])
 
     folder = fetch()
     if describe_folder(folder).is_static:
@@ -182,14 +171,14 @@ def download_files(
                 return found
             wanted = "ONNX graph" if variant is None else f"ONNX graph of the variant {variant!r}"
             raise BundleError(
-                f"{name} holds neither a bundle ({Layout.manifest}), nor an {wanted}, nor weights "
-                f"in safetensors; " + to_export(name)
+                f"{repository.name} holds neither a bundle ({Layout.manifest}), nor an {wanted}, "
+                f"nor weights in safetensors; {to_export(repository.name)}"
             )
     return folder
 
 
 def _fetch_checkpoint(fetch: Callable[..., Path]) -> Path | None:
-    """Fetch the weights in safetensors and what is beside them; None where there are none."""
+    """Fetch the weights in safetensors and the files beside them; None where there are none."""
     folder = fetch()
     place = describe_folder(folder).transformer.relative_to(folder)
     files = [(place / name).as_posix() for name in (WEIGHTS, INDEX, "vocab.txt")]

@@ -54,18 +54,10 @@ class PackedBundle:
     @classmethod
     def describe(cls, pack: Path, name: str, source: dict[str, Any]) -> PackedBundle:
         """Make the entry of the bundle `pack`/`name` from its manifest."""
-        manifest = Manifest.read(pack / name)
-        return cls(
-            path=name,
-            dimension=manifest.dimension,
-            manifest_sha256=sha256(pack / name / Layout.manifest),
-            language=manifest.language,
-            level=manifest.level,
-            base_model=manifest.base_model,
-            variants=list(manifest.variants),
-            source=source,
-            space=manifest.space,
-        )
+        manifest, digest = Manifest.read(pack / name), sha256(pack / name / Layout.manifest)
+        base = manifest.base_model
+        return cls(path=name, manifest_sha256=digest, base_model=base, source=source,
+                   **_told(manifest))  # fmt: skip
 
     def verify(self, pack: Path) -> Manifest:
         """Compare the bundle with this entry and its files with their hashes."""
@@ -86,16 +78,19 @@ class PackedBundle:
             raise BundleIntegrityError(
                 f"{path} is not the one that {PACK_FILE} names: make it again"
             )
-        names = ("dimension", "language", "level", "space")
-        told = {name: getattr(manifest, name) for name in names}
-        told["variants"] = list(manifest.variants)
-        for name, value in told.items():
+        for name, value in _told(manifest).items():
             if (said := getattr(self, name)) != value:
                 raise BundleIntegrityError(
                     f"{pack / PACK_FILE} says {name} {said!r} of {self.path}, whose "
                     f"{Layout.manifest} says {value!r}: make it again"
                 )
         return manifest
+
+
+def _told(manifest: Manifest) -> dict[str, Any]:
+    """Return the fields of an entry that repeat those of the bundle's manifest."""
+    names = ("dimension", "language", "level", "space")
+    return {name: getattr(manifest, name) for name in names} | {"variants": [*manifest.variants]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,16 +202,6 @@ def _leads_into(folder: Path, link: Path) -> bool:
     return found.is_relative_to(folder)
 
 
-def bundle_folders(folder: Path) -> list[Path]:
-    """Return the folders of the bundles in `folder`: itself, or those of a pack."""
-    if (folder / Layout.manifest).is_file():
-        return [folder]
-    if not (folder / Layout.pack).is_file():
-        what = "is neither a bundle nor a pack" if folder.is_dir() else "is no folder"
-        raise BundleError(f"{folder} {what}: expected {Layout.manifest} or {Layout.pack} in it")
-    return [folder / entry.path for entry in PackIndex.read(folder).bundles.values()]
-
-
 def read_manifests(folder: Path) -> dict[str, Manifest]:
     """Read the manifest of each bundle of `folder`, by its path inside it: `.` for itself.
 
@@ -230,7 +215,9 @@ def read_manifests(folder: Path) -> dict[str, Manifest]:
 
 def read_bundles(folder: Path) -> dict[str, Manifest]:
     """Read and verify each bundle of `folder`: path inside it (`.` for itself) -> manifest."""
-    bundle_folders(folder)  # its error says what is expected in the folder
+    if not any((folder / index).is_file() for index in (Layout.manifest, Layout.pack)):
+        said = "is neither a bundle nor a pack" if folder.is_dir() else "is no folder"
+        raise BundleError(f"{folder} {said}: expected {Layout.manifest} or {Layout.pack} in it")
     found = read_manifests(folder)
     for path, manifest in found.items():
         manifest.verify(folder / path)

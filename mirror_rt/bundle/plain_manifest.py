@@ -1,4 +1,4 @@
-"""Derive the manifest of plain ONNX files from what the files beside the graph declare."""
+"""Derive the manifest of plain ONNX files from the declarations in the files beside the graph."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PoolingChoice = Literal[
 # Outputs of a graph: vectors of tokens, and of texts as all modules give them.
 TOKEN_OUTPUTS = ("last_hidden_state", "token_embeddings")
 TEXT_OUTPUT = "sentence_embedding"
-# What the graph of a cross-encoder gives of pairs.
+# The output of the graph of a cross-encoder.
 LOGITS = "logits"
 
 
 def describe_plain(
     described: ModelDescription, variants: dict[str, Variant], pooling: PoolingChoice
 ) -> Manifest:
-    """Return the manifest of ONNX files, by what the files beside them declare."""
+    """Return the manifest of ONNX files, by the declarations in the files beside them."""
     folder = described.folder
     if described.tokenizer.content is None:
         raise BundleError(f"{folder} has ONNX files, but no {Layout.tokenizer} beside them")
@@ -46,7 +46,7 @@ def of_declared(
     *,
     own: int | None = None,
 ) -> Manifest:
-    """Return the manifest of an encoder of texts, by what its folder declares.
+    """Return the manifest of an encoder of texts, by the declarations in its folder.
 
     `own` is the length of the text vectors that a graph gives itself; None if it gives none.
     """
@@ -56,7 +56,6 @@ def of_declared(
     return derived_manifest(
         described,
         dimension=declared_layers(described, own or width(described) * len(poolings)).dimension,
-        **tokens_of(described),
         pooling="+".join(poolings),
         normalize=own is None and (not described.names or described.names[-1] == "Normalize"),
         variants={name: asdict(variant) | output for name, variant in variants.items()},
@@ -64,22 +63,16 @@ def of_declared(
     )
 
 
-def tokens_of(described: ModelDescription) -> dict[str, Any]:
-    """Return what a folder with a transformer declares of its tokens."""
-    return {
-        "max_length": _max_length(described),
-        "pad_id": _pad_id(described),
-        "mask_token": described.mask_token,
-    }
-
-
 def derived_manifest(described: ModelDescription, **values: Any) -> Manifest:
     """Make the manifest of files of others, of the values that their kind decides, and the rest."""
-    rest = {
+    rest: dict[str, Any] = {
         "base_model": {"name": described.folder.resolve().name},
         "prompts": dict(described.prompts),
         "default_prompt_name": described.default_prompt_name,
     }
+    if not described.is_static:  # a transformer has a limit, and special tokens
+        rest |= {"max_length": _max_length(described), "pad_id": _pad_id(described),
+                 "mask_token": described.mask_token}  # fmt: skip
     with naming(described.folder):
         return Manifest.of_values(rest | values)
 
@@ -96,7 +89,7 @@ def _chosen(
             "the option out",
         )
     if own:
-        return ("mean",)  # of no meaning here, and what nearly all such graphs do
+        return ("mean",)  # of no meaning here, and the pooling of nearly all such graphs
     if pooling == "auto" and not declared:
         raise BundleError(
             f"{folder} declares no pooling (it has no modules.json): pass the one that its authors "

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mirror_rt.bundle.hub import check_sizes, download, download_graphs, is_hub_name
+from mirror_rt.bundle.hub import Repository, is_hub_name
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.pack_index import PackIndex, is_pack, read_manifests
@@ -50,7 +50,7 @@ def pull(
     if not is_hub_name(name):
         raise ConfigError(f"{name!r} is no name on a hub: expected owner/name")
     check_free(out, overwrite=overwrite)
-    snapshot, files = _download(name, revision, variants, offline=offline)
+    snapshot, files = _download(Repository(name, revision, offline, HubError), variants)
     where = f"{name} at commit {snapshot.name[:12]}"
     if lost := [file for file in files if not (snapshot / file).is_file()]:
         raise BundleIntegrityError(f"{where} is incomplete: {lost[0]} is missing")
@@ -68,45 +68,38 @@ def pull(
     return Pulled(snapshot.name, len(files), size)
 
 
-def _download(
-    name: str, revision: str | None, variants: Sequence[str] | None, *, offline: bool
-) -> tuple[Path, list[str]]:
+def _download(repository: Repository, variants: Sequence[str] | None) -> tuple[Path, list[str]]:
     """Return the snapshot in the hub's cache, and the requested paths in it."""
-    top = [Layout.manifest, Layout.pack]
-    folder = download(name, revision=revision, offline=offline, error=HubError, allow=top)
+    top, name = [Layout.manifest, Layout.pack], repository.name
+    folder = repository.download(top)
     if is_pack(folder):
         if variants is not None:
             raise ConfigError(f"{name} is a language pack: its variants come together")
-        return _download_pack(name, folder, offline=offline)
+        return _download_pack(repository.at(folder), folder)
     if not (folder / Layout.manifest).is_file():
         raise BundleError(
             f"{name} holds neither a bundle nor a pack: it has no {' or '.join(top)}; "
             f"{to_export(name)}"
         )
-    folder = download_graphs(name, folder, offline=offline, error=HubError, variants=variants)
+    folder = repository.download_graphs(folder, variants)
     card = [Layout.card] if (folder / Layout.card).is_file() else []
     return folder, [Layout.manifest, *card, *Manifest.read(folder, None).files_of(variants)]
 
 
-def _download_pack(name: str, folder: Path, *, offline: bool) -> tuple[Path, list[str]]:
+def _download_pack(repository: Repository, folder: Path) -> tuple[Path, list[str]]:
     """Return the snapshot of a pack, and the paths in it that its index and manifests list."""
     entries = PackIndex.read(folder).bundles.values()
     wanted = [Layout.pack, *(f"{entry.path}/{Layout.manifest}" for entry in entries)]
-
-    def fetch(patterns: list[str]) -> Path:
-        return download(name, revision=folder.name, offline=offline, error=HubError, allow=patterns)
-
-    fetched = fetch([*map(glob.escape, wanted)])
+    fetched = repository.download(map(glob.escape, wanted))
     records = {
         f"{path}/{file}": record
         for path, manifest in read_manifests(fetched).items()
         for file, record in manifest.files.items()
     }
-    if not offline:
-        check_sizes(name, fetched, records, error=HubError)
+    repository.check_sizes(fetched, records)
     wanted += records
     cards = [Layout.card, *(f"{entry.path}/{Layout.card}" for entry in entries)]
-    fetched = fetch([*map(glob.escape, [*wanted, *cards]), *LICENSES])
+    fetched = repository.download([*map(glob.escape, [*wanted, *cards]), *LICENSES])
     free = [path.name for pattern in LICENSES for path in fetched.glob(pattern)]
     return fetched, wanted + [file for file in [*cards, *free] if (fetched / file).is_file()]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mirror_rt.bundle.hub import hub_errors, hub_library, is_hub_name
+from mirror_rt.bundle.hub import Repository, hub_library, is_hub_name
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.model_card import model_card, pack_card
 from mirror_rt.bundle.pack_index import read_bundles, refuse_links_out, visible_files
@@ -47,7 +47,7 @@ def push(
         raise ConfigError(f"{name!r} is no name on a hub: expected owner/name")
     content = _content(folder, name)
     hub = hub_library(f"pushing to {name}")
-    with hub_errors(name, error=HubError, revision=revision):
+    with Repository(name, revision, error=HubError).errors():
         if hub.get_token() is None:
             raise HubError(
                 "no token for the model hub: set HF_TOKEN, or log in with hf auth login (a token "

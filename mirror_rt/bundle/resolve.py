@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mirror_rt.bundle.hub import download, download_graphs, is_hub_name, refuse_revision
+from mirror_rt.bundle.hub import Repository, is_hub_name, refuse_revision
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.onnx_files import download_files
 from mirror_rt.bundle.ready_models import local_folder, ready_names
@@ -39,8 +39,8 @@ def resolve_bundle(
     whose place `cache` takes if it is given.
     """
     name = str(path_or_name)
-    found = local_folder(name, revision, offline=offline, hashed=hashed, cache=cache)
-    if found is not None:
+    repository = Repository(name, revision, offline, cache=cache)
+    if (found := local_folder(repository, hashed=hashed)) is not None:
         return found
     if not is_hub_name(name):
         refuse_revision(Path(name), revision)
@@ -49,16 +49,10 @@ def resolve_bundle(
             f"{ready_names()}. mirror-rt models lists what loads by its name, "
             "OWNER/NAME is one on a hub, and mirror-rt export MODEL --out BUNDLE makes a bundle"
         )
-    top = download(name, revision=revision, offline=offline, error=BundleError,
-                   allow=[Layout.manifest], cache=cache)  # fmt: skip
-    # Take the other files from the same commit, even if a new one was pushed meanwhile.
+    top = repository.download([Layout.manifest])
     if (top / Layout.manifest).is_file():
-        return download_graphs(
-            name, top, offline=offline, error=BundleError, variants=variants, cache=cache
-        )
-    return download_files(
-        name, revision=top.name, offline=offline, variants=variants, weights=weights, cache=cache
-    )
+        return repository.download_graphs(top, variants)
+    return download_files(repository.at(top), variants, weights=weights)
 
 
 def name_of(path: str | Path) -> str:

@@ -27,13 +27,10 @@ _PRECISIONS: dict[str, Precision] = {"F16": "fp16", "BF16": "bf16", "I8": "int8"
 
 
 def describe_static(described: ModelDescription) -> Manifest:
-    """Return the manifest of a static encoder, by what its files declare.
+    """Return the manifest of a static encoder, by the declarations in its files.
 
     model2vec leaves unknown tokens out, and sentence-transformers does not: the poolings
     `mean-without-special` and `mean`. Neither has a limit of tokens.
-
-    Raises:
-        BundleError: a file is missing or damaged, or declares what is not supported.
     """
     described.check_kind("SentenceTransformer")
     folder, names = described.folder, described.names

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mirror_rt.bundle.file_records import FileRecord
-from mirror_rt.bundle.hub import hub_errors, hub_library
+from mirror_rt.bundle.hub import Repository, hub_library
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.errors import ConfigError, HubError
 from mirror_rt.io.atomic import new_folder, sha256, write_json
@@ -64,7 +64,8 @@ class Saving:
             HubError: the hub refuses it, or is not reached.
         """
         hub = hub_library(f"pushing to {repo_id}")
-        with hub_errors(repo_id, error=HubError, revision=revision), TemporaryDirectory() as made:
+        repository = Repository(repo_id, revision, error=HubError)
+        with repository.errors(), TemporaryDirectory() as made:
             if local_model_path is None:
                 self.save(made)  # first, so that a failure leaves no repository behind
             api = hub.HfApi(token=token)

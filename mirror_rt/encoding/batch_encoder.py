@@ -1,4 +1,4 @@
-"""The `encode` family of methods that users call, independent of what runs the model."""
+"""The `encode` family of methods that users call, whatever engine runs the model."""
 
 from __future__ import annotations
 

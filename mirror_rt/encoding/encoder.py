@@ -1,4 +1,4 @@
-"""The encoder of the runtime: a bundle together with what runs it."""
+"""The encoder of the runtime: a bundle together with its engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every loaded bundle has: where it is from, what runs it, and its end."""
+"""The parts of every loaded bundle: its origin, the engine that runs it, and its end."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.file_records import verifying
 from mirror_rt.bundle.manifest import BUNDLES, Variant
 from mirror_rt.bundle.ready_models import ready_files
-from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.errors import BundleIntegrityError, ConfigError, MirrorError, Setting
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.devices import device_name
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
+from mirror_rt.io.file_states import load_unchanged
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.pipeline import Pipeline
 
 
 class LoadedBundle:
-    """A bundle together with what runs it, which can be closed and pickled."""
+    """A bundle together with its engine, which can be closed and pickled."""
 
     pipeline: Pipeline
     _model: BundleModel

@@ -293,7 +293,7 @@ class ModelCache(Generic[Key, Model]):
             return
         for used in (False, True):
             for key, entry in list(self._entries.items()):
-                # What was evicted in use frees its memory later: no others need to go for it.
+                # A model that was evicted in use frees its memory later: no others go for it.
                 if sum(other.size for other in self._entries.values()) + size <= self._limit:
                     return
                 if key in self._pinned or entry.model is None or used != (entry.users > 0):

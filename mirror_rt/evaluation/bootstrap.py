@@ -37,11 +37,6 @@ class Difference:
     # Interval of the paired replicates; None if too few of them are defined.
     interval: Interval | None
 
-    def __neg__(self) -> Difference:
-        """Return the difference of the models in the other order."""
-        found = self.interval
-        return Difference(-self.value, None if found is None else Interval(-found.high, -found.low))
-
     @property
     def shown(self) -> bool:
         """Return whether the interval excludes 0."""
@@ -60,9 +55,9 @@ def replicates(
     """Compute the statistic of `samples` random samples of n items, drawn with replacement.
 
     The items of a sample depend on seed, name (of the set), n and groups alone, so the replicates
-    of two models on one set are paired. With `groups` ([n], the group of each item), a sample has
-    as many items of each group as the set. The result is float64 [samples], NaN where the
-    statistic of a sample is undefined.
+    of two models on one set are paired. With `groups` ([n], the group of each item), a sample and
+    the set have equal numbers of items of each group. The result is float64 [samples], NaN where
+    the statistic of a sample is undefined.
     """
     if samples < 0:
         raise ConfigError(f"bootstrap samples must be at least 0, got {samples}")

@@ -40,13 +40,9 @@ class Lexicon:
         cls, train: Entries, test: Entries, source: Iterable[str] = (), target: Iterable[str] = ()
     ) -> Lexicon:
         """Join the words of the dictionaries with more words of the two languages, if any."""
-        entries = [*train, *test]
-        return cls(
-            train,
-            test,
-            list(dict.fromkeys([*(a for a, _ in entries), *source])),
-            list(dict.fromkeys([*(b for _, b in entries), *target])),
-        )
+        words, translations = zip(*train, *test, strict=True)
+        own, other = dict.fromkeys([*words, *source]), dict.fromkeys([*translations, *target])
+        return cls(train, test, list(own), list(other))
 
 
 def induce(source: EmbeddingModel, target: EmbeddingModel, lexicon: Lexicon) -> dict[str, Matrix]:
@@ -60,7 +56,7 @@ def induce(source: EmbeddingModel, target: EmbeddingModel, lexicon: Lexicon) -> 
     if x.shape[1] != z.shape[1]:
         raise DataError(
             f"the source vectors have {x.shape[1]} dimensions, the target vectors {z.shape[1]}: "
-            "mapping needs as many"
+            "mapping needs equal numbers"
         )
     source_row = {word: i for i, word in enumerate(lexicon.source)}
     target_row = {word: i for i, word in enumerate(lexicon.target)}

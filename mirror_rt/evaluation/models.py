@@ -64,12 +64,9 @@ class EvaluatedModel:
         key = self._key(language)
         missing = [text for text in dict.fromkeys(texts) if (key, text) not in self._vectors]
         if missing:
-            new = np.asarray(
-                self.encoder(language).encode(
-                    missing, normalize_embeddings=False, show_progress_bar=False
-                ),
-                dtype=np.float32,
-            )
+            encode = self.encoder(language).encode
+            found = encode(missing, normalize_embeddings=False, show_progress_bar=False)
+            new = np.asarray(found, dtype=np.float32)
             if (len(self._vectors) + len(new)) * new.shape[1] > _MOST_NUMBERS:
                 self._vectors.clear()
                 if len(missing) < len(set(texts)):

@@ -25,17 +25,6 @@ Point = tuple[float, float, float]  # a value with the ends of its interval
 COLOURS = ("#1f5fbf", "#b34a00", "#17713b", "#8a3d9c", "#5f6368", "#a3195b")
 
 
-def plot_cosine_distributions(
-    path: Path, panels: dict[str, tuple[Cosines, Cosines]], *, title: str
-) -> None:
-    """Plot histograms of the cosines of positive and of random pairs, one panel per model, as PNG.
-
-    The figure follows Figure 7 of Mirror-BERT (EMNLP 2021). `panels` maps a title to (cosines of
-    positive pairs, cosines of negative pairs), and `title` is that of the whole figure.
-    """
-    save_png(cosines_figure(panels, ("synonyms", "random")), path, title)
-
-
 def plot_grades(path: Path, panels: dict[str, dict[str, Cosines]], *, title: str) -> None:
     """Plot the cosines of pairs by their grade, one panel per model, as PNG.
 
@@ -60,9 +49,11 @@ def plot_grades(path: Path, panels: dict[str, dict[str, Cosines]], *, title: str
 def cosines_figure(
     panels: dict[str, tuple[Cosines, Cosines]], labels: tuple[str, str], *, narrow: bool = False
 ) -> Figure:
-    """Plot the same histograms, with these labels of the positive and the negative pairs.
+    """Plot histograms of the cosines of positive and of negative pairs, one panel per model.
 
-    A narrow figure is for phones: its panels stand one under the other.
+    The figure follows Figure 7 of Mirror-BERT (EMNLP 2021). `panels` maps a title to the cosines of
+    both, and `labels` names them. A narrow figure is for phones: its panels stand one under the
+    other.
     """
     figure = new_figure(4, 3 * len(panels)) if narrow else new_figure(5 * len(panels), 3.4)
     lowest = min((cosines.min() for pair in panels.values() for cosines in pair), default=0.0)

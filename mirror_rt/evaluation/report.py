@@ -74,7 +74,7 @@ def describe_comparison(one: Comparison) -> str:
 
 
 def figure_cells(evaluation: Evaluation, row: dict[str, Result]) -> list[str]:
-    """Return the cells of a measure: the figure of each model and, of several, what they show."""
+    """Return the cells of a measure: the figure of each model and, of several, the verdict."""
     cells = [describe_value(row.get(model)) for model in evaluation.models]
     return [*cells, verdict(row)] if len(cells) > 1 else cells
 

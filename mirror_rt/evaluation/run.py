@@ -40,7 +40,7 @@ class Result:
 
     measure: Measure
     model: str
-    outcome: Outcome  # value, and what it was computed from
+    outcome: Outcome  # the value, and its statistic
     interval: Interval | None
     replicates: Floats  # float64 [samples], paired between models
     seconds: float  # seconds that the whole set took
@@ -127,15 +127,11 @@ class Evaluation:
 def compare(row: dict[str, Result]) -> list[Comparison]:
     """Compare every two models on one measure; return none if it does not rank models."""
     results = [result for result in row.values() if result.outcome.ranked]
-    return [
-        Comparison(
-            a.measure,
-            a.model,
-            b.model,
-            difference(a.outcome.value, b.outcome.value, a.replicates, b.replicates),
-        )
-        for a, b in itertools.combinations(results, 2)
-    ]
+    found = []
+    for a, b in itertools.combinations(results, 2):
+        by = difference(a.outcome.value, b.outcome.value, a.replicates, b.replicates)
+        found.append(Comparison(a.measure, a.model, b.model, by))
+    return found
 
 
 def evaluate_sets(

@@ -59,8 +59,7 @@ class RocAuc:
         values, positive = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=bool)
         if values.shape != positive.shape or values.ndim != 1:
             raise DataError(
-                f"the ROC curve needs as many labels as scores, got {values.shape}, "
-                f"{positive.shape}"
+                f"the ROC curve needs a label for each score, got {values.shape}, {positive.shape}"
             )
         if not np.isfinite(values).all():
             raise DataError("the area under the ROC curve is undefined: a score is not finite")

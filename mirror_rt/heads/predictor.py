@@ -9,13 +9,13 @@ from typing import Any, Self, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.encoding.batch_encoder import BatchEncoder, as_list
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import BundleError, ConfigError, InvalidTextError
 from mirror_rt.evaluation.statistics import pearson, spearman
 from mirror_rt.heads.task_heads import Heads, Predictions, TaskHead
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
+from mirror_rt.io.file_states import load_unchanged
 from mirror_rt.keywords import with_visible_options
 from mirror_rt.pipeline.options import OnError, OnTooLong
 from mirror_rt.tokens.pairs import why_no_pair

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,7 +17,7 @@ from mirror_rt.errors import OutputExistsError, Setting
 from mirror_rt.io.exchange import replace_folder, unfinished
 from mirror_rt.system import name_trouble
 
-# What to do about an error of the operating system.
+# Advice for errors of the operating system.
 _ADVICE = {
     errno.EACCES: "run as a user who has the right, or give it with chmod or chown",
     errno.EROFS: "name a folder that can be written",
@@ -31,11 +31,14 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def files_sha256(paths: Iterable[Path], below: Path) -> str:
-    """Return a hash of the contents of files and of their paths relative to the folder `below`."""
+def files_sha256(
+    paths: Iterable[Path], below: Path, content: Callable[[Path], str] = sha256
+) -> str:
+    """Return a hash of the `content` of files and of their paths relative to the folder `below`."""
     digest = hashlib.sha256()
     for path in paths:
-        digest.update(f"{path.relative_to(below).as_posix()}\0{sha256(path)}\n".encode())
+        place = os.fsencode(path.relative_to(below).as_posix())
+        digest.update(place + f"\0{content(path)}\n".encode())
     return digest.hexdigest()
 
 
@@ -130,7 +133,7 @@ def link_or_copy(source: Path, target: Path) -> bool:
 
 
 def os_reason(error: OSError) -> str:
-    """Return an error of the operating system with the file first, and what to do about it."""
+    """Return an error of the operating system with the file first, and advice."""
     if error.strerror is None or error.filename is None:
         return str(error)
     advice = _ADVICE.get(error.errno or 0)

@@ -1,4 +1,4 @@
-"""Rename folders to their places and remove what killed processes have left, in one step each."""
+"""Rename folders to their places, and remove the files of killed processes, in one step each."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from mirror_rt.system import HAS_LOCKS, lock
 _ENDING = ".unfinished"
 _REMNANT = re.compile(r"\..+\.[a-z0-9_]{8}\.unfinished")  # as tempfile names them
 _AT_FDCWD, _EXCHANGE = -100, 2
-# What a rename says where another process was faster.
+# The errors of a rename where another process was faster.
 _OVERTAKEN = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 _MOST_ATTEMPTS = 1000
 _TO_LOCK = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-# Folders in which this process has looked for what others have left.
+# Folders in which this process has looked for files that others have left.
 _seen: set[Path] = set()
 
 
@@ -116,7 +116,7 @@ def _is_linux() -> bool:
 
 
 def _move_aside(new: Path, path: Path) -> None:
-    # It has another ending than what is unfinished, because it may be the only copy after a kill.
+    # It has another ending than unfinished files, because it may be the only copy after a kill.
     old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
     try:
         path.rename(old / path.name)
@@ -137,7 +137,7 @@ def _move_aside(new: Path, path: Path) -> None:
 
 
 def _remove_remnants(folder: Path) -> None:
-    """Remove what killed processes have left in a folder."""
+    """Remove the files that killed processes have left in a folder."""
     if folder in _seen:
         return
     _seen.add(folder)

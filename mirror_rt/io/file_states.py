@@ -1,14 +1,19 @@
-"""See whether files are still the same ones, and hash their contents without reading them twice."""
+"""See whether files are still the same ones: to load all in one state, and to hash each once."""
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
+from mirror_rt.errors import BundleError
 from mirror_rt.io.atomic import sha256
+
+T = TypeVar("T")
 
 # Device, inode, size, and times of the last change of the content and of the inode, in ns. The last
 # of these can be set by nobody.
@@ -19,6 +24,10 @@ FileState = tuple[int, int, int, int, int]
 _TICK = 2_000_000_000
 _MOST_HASHES = 4096
 _MOST_LINKS = 64  # on the way to a folder
+# More than one after another hits only where a folder is exchanged all the time.
+_MOST_ATTEMPTS = 32
+
+logger = logging.getLogger("mirror_rt")
 
 _hashes: dict[FileState, str] = {}
 _lock = threading.Lock()
@@ -33,11 +42,38 @@ def file_state(path: Path) -> FileState | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def folder_states(folder: Path) -> Mapping[tuple[Path, bool], FileState | None]:
+def load_unchanged(
+    folder: Path, load: Callable[[], T], discard: Callable[[T], object] = lambda _: None
+) -> T:
+    """Load from a folder, anew if it, a file in it or a link to it changed meanwhile.
+
+    Files are hashed and opened by their paths, by several libraries. That all of them saw the same
+    files is known from the states before and after. `discard` frees a result that is not used.
+    BundleError says that the folder changed again and again.
+    """
+    for _ in range(_MOST_ATTEMPTS):
+        before = _folder_states(folder)
+        try:
+            made = load()
+        except Exception:
+            if before == _folder_states(folder):
+                raise
+        else:
+            if before == _folder_states(folder):
+                return made
+            discard(made)
+        logger.info("%s was changed or replaced while it was loaded: loading it again", folder)
+    raise BundleError(
+        f"{folder} was changed or replaced {_MOST_ATTEMPTS} times while it was loaded: load it "
+        "when nothing writes to it"
+    )
+
+
+def _folder_states(folder: Path) -> Mapping[tuple[Path, bool], FileState | None]:
     """Return the states of a folder, of all visible files and folders in it, and of links to it.
 
     Equal ones, before and after a block, say that nothing else had the place of the folder or of a
-    file meanwhile: a rename changes the state of what it moves, and of the folder that it is in.
+    file meanwhile: a rename changes the states of the moved file and of its folder.
     """
     found: dict[tuple[Path, bool], FileState | None] = {}
     found |= {(path, True): state for path, state in _links(folder).items()}

@@ -19,8 +19,8 @@ from mirror_rt.errors import ConfigError, DataError
 # quote that is never closed, from being read into memory as a whole. It is above 60 MB, the size of
 # the 10 million characters that `chunk` takes if JSON escapes each of them.
 LINE = 1 << 26
-# Bytes of a document in JSON or TOML: more than 100 times the size of a pack.json of 100 languages;
-# so much takes half a second to parse and check.
+# Bytes of a document in JSON or TOML: more than 100 times the size of a pack.json of 100 languages.
+# To parse and check them takes half a second.
 DOCUMENT = 1 << 22
 # Bytes of a JSON file beside a model: a tokenizer_config.json with all special tokens of a large
 # vocabulary has a few million.

@@ -13,8 +13,8 @@ from pathlib import Path
 from mirror_rt.errors import BundleError
 
 Value = int | float | memoryview
-# What a file may hold, as every field becomes objects of hundreds of bytes: ten times as many
-# fields as the encoders of 28 layers have, and dimensions.
+# The most fields of a file, as every field becomes objects of hundreds of bytes: ten times those of
+# encoders of 28 layers.
 _MOST_FIELDS = 1 << 18
 
 
@@ -87,11 +87,6 @@ def as_bytes(value: Value) -> memoryview:
     return value
 
 
-def as_texts(values: list[Value]) -> list[str]:
-    """Return the texts of a repeated field."""
-    return [str(as_bytes(value), "utf-8") for value in values]
-
-
 def as_text(values: list[Value]) -> str:
     """Return the text of a field that is there once at most: of several, the last one counts."""
-    return "".join(as_texts(values[-1:]))
+    return str(as_bytes(values[-1]), "utf-8") if values else ""

@@ -19,7 +19,6 @@ from mirror_rt.io.storage import StoredFile
 from mirror_rt.io.text import (
     Source,
     check_columns,
-    check_width,
     column_indices,
     iter_lines,
     numbered_csv,
@@ -143,7 +142,9 @@ class _Cells(RowFormat):
         _, header = next(rows, (1, list[str]()))
         indices = column_indices(path, header, fields)
         for number, row in rows:
-            check_width(path, number, row, header)
+            if len(row) != len(header):
+                said = f"{len(row)} cells, the header has {len(header)}"
+                raise DataError(f"{path}, line {number}: {said}")
             yield number, tuple(row[i] for i in indices)
 
     def batches(self, file: StoredFile, group: int, text: str, wanted: Names, rows: int) -> Tables:
@@ -177,11 +178,9 @@ class _Parquet(RowFormat):
             return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
 
 
-def _numbered_tsv(path: Source) -> Iterator[tuple[int, list[str]]]:
-    return ((n, line.split("\t")) for n, line in enumerate(iter_lines(path), 1) if line)
-
-
-_TSV = _Cells(_numbered_tsv)
+_TSV = _Cells(
+    lambda path: ((n, line.split("\t")) for n, line in enumerate(iter_lines(path), 1) if line)
+)
 # Files of other names have a text on each line.
 FORMATS: dict[str, RowFormat] = {
     ".jsonl": _Objects(numbered_objects),
@@ -224,7 +223,7 @@ def row_format(path: Source, *asked: tuple[str, str | None]) -> RowFormat:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: a header, and rows with as many cells."""
+    """A table: a header, and rows with a cell for each column."""
 
     path: Path  # path of the file
     header: list[str]  # column names, all different

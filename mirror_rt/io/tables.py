@@ -9,8 +9,8 @@ from typing import Any
 
 
 def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Format columns as wide as their widest cells; the last column is not padded."""
-    return _in_columns([header, *rows])
+    """Format a header and rows as `text_fields` does."""
+    return text_fields([header, *rows])
 
 
 def shown(
@@ -22,9 +22,13 @@ def shown(
     return json.dumps(found, indent=2, ensure_ascii=False, default=dataclasses.asdict)
 
 
-def text_fields(rows: Iterable[Sequence[str]]) -> str:
-    """Format names and values, one of each on a line, as two columns."""
-    return _in_columns(list(rows))
+def text_fields(lines: Sequence[Sequence[str]]) -> str:
+    """Format columns as wide as their widest cells; the last column is not padded."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
+    return "\n".join(
+        "  ".join([*(f"{c:<{w}}" for c, w in zip(line, widths, strict=False)), line[-1]]).rstrip()
+        for line in lines
+    )
 
 
 def markdown_table(
@@ -43,11 +47,3 @@ def markdown_table(
 def markdown_cell(text: str) -> str:
     """Escape text so that it can end neither a cell nor a row of a Markdown table."""
     return " ".join(text.replace("|", "\\|").split())
-
-
-def _in_columns(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
-    return "\n".join(
-        "  ".join([*(f"{c:<{w}}" for c, w in zip(line, widths, strict=False)), line[-1]]).rstrip()
-        for line in lines
-    )

@@ -95,14 +95,18 @@ def _not_utf8(path: Source, where: str, error: UnicodeDecodeError) -> DataError:
 def numbered_objects(path: Source, *fields: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the line number and the JSON object of every line; skip blank lines.
 
-    What is no object with all of the fields is a DataError that names the line.
+    Anything but an object with all of the fields is a DataError that names the line.
     """
     for number, line in enumerate(iter_lines(path), 1):
-        if line.strip():
-            yield (
-                number,
-                _checked_object(path, f"line {number}", _parsed(path, number, line), fields),
-            )
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            if is_too_deep(record):  # which Arrow would take hours for
+                raise ValueError("its values are nested too deep")
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}, line {number}: not JSON: {error}") from error
+        yield number, _checked_object(path, f"line {number}", record, fields)
 
 
 def numbered_items(path: Source, *fields: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -129,16 +133,6 @@ def numbered_items(path: Source, *fields: str) -> Iterator[tuple[int, dict[str, 
         if is_too_deep(one):
             raise DataError(f"{path}, item {number}: its values are nested too deep")
         yield number, _checked_object(path, f"item {number}", one, fields)
-
-
-def _parsed(path: Source, number: int, line: str) -> Any:
-    try:
-        record = json.loads(line)
-        if is_too_deep(record):  # which Arrow would take hours for
-            raise ValueError("its values are nested too deep")
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}, line {number}: not JSON: {error}") from error
-    return record
 
 
 def _checked_object(path: Source, where: str, one: Any, fields: Sequence[str]) -> dict[str, Any]:
@@ -195,12 +189,6 @@ def check_columns(path: Source, header: Sequence[str]) -> None:
     """Raise DataError for a header of very many columns."""
     if len(header) > COLUMNS:
         raise DataError(f"{path} has {len(header):,} columns, expected at most {COLUMNS:,}")
-
-
-def check_width(path: Source, number: int, cells: list[str], header: list[str]) -> None:
-    """Raise DataError for a row that has another number of cells than the header."""
-    if len(cells) != len(header):
-        raise DataError(f"{path}, line {number}: {len(cells)} cells, the header has {len(header)}")
 
 
 @contextlib.contextmanager

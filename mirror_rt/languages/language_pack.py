@@ -10,10 +10,10 @@ from typing import Self, Unpack
 
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.pack_index import PackIndex
-from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.model_cache import CacheStatistics, ModelCache, checked_limit, memory_of
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
+from mirror_rt.io.file_states import load_unchanged
 from mirror_rt.keywords import with_visible_options
 from mirror_rt.languages.detection import Detector
 from mirror_rt.languages.pack_encoder import PackEncoder

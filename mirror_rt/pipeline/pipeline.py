@@ -99,15 +99,13 @@ class Pipeline:
             rows = token_rows(self.tokenizer, inputs, plan.prompt, plan.on_too_long, stop)
         elif inputs and isinstance(inputs[0], list):
             rows = id_rows(self.tokenizer, inputs)
-        elif (
-            len(inputs) == 1
-            and (ids := self.tokenizer.short_ids(inputs[0], plan.prompt)) is not None
-        ):
-            return TokenRows(0, RaggedTokens.from_lists([ids]), np.zeros(1, np.bool_))
         else:
+            ids = self.tokenizer.short_ids(inputs[0], plan.prompt) if len(inputs) == 1 else None
+            if ids is not None:
+                return TokenRows(0, RaggedTokens.from_lists([ids]), np.zeros(1, np.bool_))
             window = TextWindow(0, inputs, self.tokenizer.find_invalid(inputs))
             return self.tokenize(window, plan, stop)
-        if not rows.as_given:
+        if rows.text is not None or np.count_nonzero(rows.truncated):
             self._report(rows, plan)
         self._report_unknown(rows.tokens)
         return rows

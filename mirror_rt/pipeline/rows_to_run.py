@@ -58,5 +58,5 @@ class RowsToRun:
         return done
 
     def spread(self, vectors: Vectors) -> Vectors:
-        """Return the vectors of all rows, float32 [m, D], of those in which first rows have one."""
+        """Give every row the vector of the equal row that ran: float32 [m, D]."""
         return vectors if self.first is None else vectors[self.first]

@@ -51,11 +51,6 @@ class TokenRows(NamedTuple):
         return np.unique(self.text_of_rows()[rows]) + self.start
 
     @property
-    def as_given(self) -> bool:
-        """Tell whether every text is one row, and none was cut."""
-        return self.text is None and not np.count_nonzero(self.truncated)
-
-    @property
     def chunks(self) -> Indices:
         """The number of rows of each text: int64 [n]."""
         n = len(self.truncated)

@@ -19,7 +19,7 @@ Int64 = npt.NDArray[np.int64]
 class JoinedTokens(NamedTuple):
     """The inputs of a padding-free graph beside those of every graph; each is int64.
 
-    The last two are what onnxruntime's `PackedMultiHeadAttention` takes under these names.
+    onnxruntime's `PackedMultiHeadAttention` takes the last two under these names.
     """
 
     token_indices: Int64  # [T], the places in the flattened batch of the tokens to compute

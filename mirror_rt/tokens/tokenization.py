@@ -110,7 +110,9 @@ class TextTokenizer:
                 f" {max_length} leaves no room for text: the tokenizer adds "
                 f"{special} special tokens, so give at least {special + 1}",
             )
-        self._cut_at(max_length)
+        # The library cuts texts, on the side that they are cut on.
+        for one in filter(None, (self._tokenizer, self._for_ascii)):
+            one.enable_truncation(max_length, direction="left" if self._cuts_left else "right")
         self.max_length = max_length
         self.special_tokens = special
         """Special tokens that are put around a text."""
@@ -120,19 +122,13 @@ class TextTokenizer:
         """Most characters of a text that is tokenised again, as those give too few tokens."""
         self._short = min(_SHORT_CHARACTERS, self.clip_characters)
 
-    def _cut_at(self, tokens: int) -> None:
-        """Let the library cut texts at `tokens` tokens, on the side that texts are cut on."""
-        for one in (self._tokenizer, self._for_ascii):
-            if one is not None:
-                one.enable_truncation(tokens, direction="left" if self._cuts_left else "right")
-
     @property
     def _cuts_left(self) -> bool:
         """Whether the library cuts texts on the left."""
         return self.left
 
     def _parts(self, encoding: Encoding) -> list[Encoding]:
-        """Return an encoding and what was cut off it, in the order of the text."""
+        """Return an encoding and the parts cut off it, in the order of the text."""
         parts = [encoding, *encoding.overflowing]
         return parts[::-1] if self._cuts_left else parts
 
@@ -192,7 +188,7 @@ class TextTokenizer:
     def _clipped(
         self, texts: Sequence[str], prompt: str = "", *, special: bool = True, left: bool = False
     ) -> tuple[list[Encoding], list[bool]]:
-        """Return the encoding of each text, with the special tokens or without, and what is cut.
+        """Return the encoding of each text, with special tokens or without, and whether it is cut.
 
         With `left`, only the last characters of a long text, with the prompt before it, are
         tokenised, and not the first ones.

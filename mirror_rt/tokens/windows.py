@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -23,9 +23,6 @@ class MapFunction(Protocol):
 
     def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
         """Yield `function(item)` for every item, in order."""
-
-
-_IN_ORDER: AbstractContextManager[MapFunction] = nullcontext(map)
 
 
 class TextWindow(NamedTuple):
@@ -131,24 +128,22 @@ def one_ahead(function: Callable[[T], R], items: Iterable[T]) -> Generator[R, No
         yield pending.result()
 
 
-def parallel_map(workers: int) -> AbstractContextManager[MapFunction]:
+@contextmanager
+def parallel_map(workers: int) -> Iterator[MapFunction]:
     """Give a block a `map` that computes `workers` items at a time, and yields them in order.
 
-    One worker is the block's own thread. When the block ends, what has not begun is cancelled.
+    One worker is the block's own thread. The end of the block cancels items that have not begun.
     """
-    return _IN_ORDER if workers < 2 else _map_in_threads(workers)
-
-
-@contextmanager
-def _map_in_threads(workers: int) -> Iterator[MapFunction]:
-    from collections import deque
+    if workers < 2:
+        yield map
+        return
     from concurrent.futures import Future, ThreadPoolExecutor
 
     def map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         pending: deque[Future[R]] = deque()
         for item in items:
             pending.append(pool.submit(function, item))
-            # Submit twice as many as can run, so that no worker idles while the oldest runs.
+            # Two items wait for each worker, so that none idles while the oldest runs.
             if len(pending) > 2 * workers:
                 yield pending.popleft().result()
         while pending:

@@ -12,13 +12,9 @@ _SHORTEST = 1e-12
 
 
 def normalize_rows(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Divide each row by its Euclidean length; a row of zeros stays as it is.
+    """Divide each row of floats [n, D] by its Euclidean length; a row of zeros stays as it is.
 
-    Args:
-        rows: float [n, D].
-
-    Returns:
-        [n, D] of the same type. A row that is not finite holds NaN afterwards.
+    The result has the same type. A row that is not finite holds NaN in it.
     """
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.maximum(lengths, rows.dtype.type(_SHORTEST)))

@@ -167,14 +167,10 @@ def quantize_embeddings(
         raise ConfigError("give ranges or calibration_embeddings, not both")
     if calibration_embeddings is not None:
         ranges = calibration_ranges(calibration_embeddings)
-    unit = precision in ("int8", "uint8") and ranges is None and _are_unit(rows)
+    unit = precision in ("int8", "uint8") and ranges is None
+    unit = unit and bool(np.all(np.abs(np.einsum("nd,nd->n", rows, rows) - 1) < 2e-2))
     quantized = Quantizer.make(precision, rows.shape[1], ranges, unit=unit)(rows)
     return quantized[0] if vectors.ndim == 1 else quantized
-
-
-def _are_unit(rows: npt.NDArray[np.float32]) -> bool:
-    squares = np.einsum("nd,nd->n", rows, rows)
-    return bool(np.all(np.abs(squares - 1) < 2e-2))
 
 
 def _as_floats(values: npt.ArrayLike, name: str) -> npt.NDArray[np.float32]:

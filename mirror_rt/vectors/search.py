@@ -190,8 +190,8 @@ def _search_codes(
     """Search 8-bit codes with integer products.
 
     With codes u >= 0, a row is starts + (u + 1/2) steps, so its score is q steps u + constant. The
-    weights `q steps` are rounded to as many bits as a 32-bit sum allows (15 for 384 dimensions of
-    int8), which is far finer than the codes.
+    weights `q steps` are rounded to the most bits that a 32-bit sum allows (15 for 384 dimensions
+    of int8), which is far finer than the codes.
     """
     signed = corpus.dtype == np.int8
     starts, steps = ranges[0], (ranges[1] - ranges[0]) / np.float32(255)

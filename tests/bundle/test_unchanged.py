@@ -14,10 +14,10 @@ from mirror_rt.bulk.options import DatasetConfig
 from mirror_rt.bulk.parts import PartWriter
 from mirror_rt.bulk.plan import dataset_plan
 from mirror_rt.bundle.manifest import Layout, Manifest, record_files
-from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.heads.task_heads import Heads, TaskHead
 from mirror_rt.inference.session import GraphSession
 from mirror_rt.io.atomic import write_json
+from mirror_rt.io.file_states import load_unchanged
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.models.sources import load_models
 from server_process import make_pack

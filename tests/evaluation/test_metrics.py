@@ -91,7 +91,7 @@ def test_roc_auc_counts_a_tie_as_half():
         RocAuc([1, 2], [True, True])()
     with pytest.raises(DataError, match="not finite"):
         RocAuc([np.nan, 2], [True, False])()
-    with pytest.raises(DataError, match="as many labels"):
+    with pytest.raises(DataError, match="a label for each score"):
         RocAuc([1.0, 2.0], [True])()
 
 

@@ -19,7 +19,7 @@ from mirror_rt.cli.parsing.options import Help
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.evaluation import Geometry, cosine_pairs, evaluate_geometry
-from mirror_rt.evaluation.plots import Cosines, plot_cosine_distributions, plot_grades
+from mirror_rt.evaluation.plots import Cosines, cosines_figure, plot_grades, save_png
 from mirror_rt.evaluation.similarity import cosines
 from mirror_rt.evaluation.statistics import spearman
 from mirror_rt.io.atomic import check_free
@@ -55,7 +55,7 @@ class Demo(Invocation):
         mirror-rt demo --out demo
     """
 
-    out: Annotated[Path, Help("folder for what it makes (default: demo)", "DIR")] = Path("demo")
+    out: Annotated[Path, Help("folder for the results (default: demo)", "DIR")] = Path("demo")
     top: Annotated[int, Help("words", "TOP")] = 10_000
     overwrite: Annotated[bool, Help("replace an earlier demo")] = False
     offline: Annotated[bool, Help("never ask the network")] = False
@@ -150,8 +150,7 @@ def _plot(out: Path, tests: dict[str, Grades], vectors: dict[str, Vectors]) -> N
         when: cosine_pairs(matrix.astype(np.float64), pairs=20_000, seed=0)
         for when, matrix in vectors.items()
     }
-    plot_cosine_distributions(
-        out / "cosines.png", {when: (tests[when]["synonyms"], random[when]) for when in tests},
-        title="The further apart the two hills, the better synonyms are told from random pairs",
-    )  # fmt: skip
+    panels = {when: (tests[when]["synonyms"], random[when]) for when in tests}
+    title = "The further apart the two hills, the better synonyms are told from random pairs"
+    save_png(cosines_figure(panels, ("synonyms", "random")), out / "cosines.png", title)
     print(f"     {out / 'cosines.png'}: synonyms, and random pairs of all words")

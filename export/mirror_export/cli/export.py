@@ -21,7 +21,6 @@ from mirror_rt.progress import ProgressBar, progress_bar
 
 if TYPE_CHECKING:
     from mirror_export.pack.export_pack import ModelResult
-    from mirror_rt.bundle.manifest import Manifest
 
 _HEADER = ["model", "language", "variants", "difference", "cosine", "MB", "seconds", "result"]
 
@@ -152,13 +151,6 @@ def run_pack(
         raise ModelError(f"{len(report.failed)} of {len(report.models)} models failed: {names}")
 
 
-def lowest_cosine(manifest: Manifest) -> float | None:
-    """Return the lowest cosine to PyTorch over all texts and variants; None without any."""
-    reports = [variant.parity for variant in manifest.variants.values() if variant.parity]
-    cosines = [report.get("min_cosine") for report in reports]
-    return min((cosine for cosine in cosines if cosine is not None), default=None)
-
-
 def _models(pack: PackOptions, models: list[str], out: Path) -> list[str]:
     if pack.all is None:
         return models
@@ -193,7 +185,9 @@ def _row(result: ModelResult) -> list[str]:
     if (manifest := result.manifest) is None:
         return [result.name, *["-"] * 5, f"{result.seconds:.1f}", f"failed: {result.error}"]
     parity = manifest.variant().parity or {}
-    difference, cosine = parity.get("max_difference"), lowest_cosine(manifest)
+    reports = (variant.parity or {} for variant in manifest.variants.values())
+    cosines = [found for one in reports if (found := one.get("min_cosine")) is not None]
+    difference, cosine = parity.get("max_difference"), min(cosines, default=None)
     return [
         result.name,
         manifest.language or "-",

@@ -29,7 +29,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 from mirror_rt.bundle.families import family_of
 
 _NAME = "mirror_rt_onnxruntime"
-# What is added to the scores of keys outside of a local window, as by onnxruntime's own masks:
+# This is added to the scores of keys outside of a local window, as by onnxruntime's own masks:
 # unlike the most negative number, it is in the range of float16.
 _FAR = -10_000.0
 
@@ -41,7 +41,8 @@ def fused_attention(model: Any) -> Iterator[None]:
     Inside this context the model cannot be run: the operators have a shape, but no PyTorch code.
     """
     with (
-        _replaced(NewGELUActivation, _tanh_gelu),
+        # The same formula as a single ONNX operator.
+        _replaced(NewGELUActivation, lambda _, x: functional.gelu(x, approximate="tanh")),
         _replaced(MPNetSelfAttention, _mpnet_attention),
         _replaced(ModernBertRotaryEmbedding, _modernbert_tables),
         _replaced(ModernBertAttention, _modernbert_attention),
@@ -191,8 +192,3 @@ def _mpnet_attention(
     scale = 1 / math.sqrt(self.attention_head_size)
     mask = attention_mask[:, 0, 0] >= 0
     return (self.o(_attend(query, key, value, mask, scale, position_bias)),)
-
-
-def _tanh_gelu(self: torch.nn.Module, input: Tensor) -> Tensor:
-    """Stand in for NewGELUActivation.forward: the same formula as a single ONNX operator."""
-    return functional.gelu(input, approximate="tanh")

@@ -62,10 +62,6 @@ def _is_restored(_: Any, x: ir.Value, reshaped: ir.Value, **__: Any) -> bool:
     return _same_shape(x, reshaped)
 
 
-def _as_it_was(op: Any, x: ir.Value, **_: Any) -> Any:
-    return op.Identity(x)
-
-
 # --- Attention, including the three projections of its input
 
 
@@ -114,10 +110,6 @@ def _attention(op: Any, x: ir.Value, mask: ir.Value, attended: ir.Value, **value
 
 def _biased_gelu(op: Any, x: Any, bias: Any) -> Any:
     return op.Gelu(op.Add(x, bias), _outputs=["gelu"])
-
-
-def _has_bias(_: Any, bias: ir.Value, **__: Any) -> bool:
-    return _is_constant(bias, 1)
 
 
 def _bias_gelu(op: Any, x: ir.Value, bias: ir.Value, gelu: ir.Value, **_: Any) -> Any:
@@ -223,9 +215,9 @@ def _commuted(*rules: RewriteRule) -> list[RewriteRule]:
 
 
 _STAGES = (
-    [RewriteRule(_reshaped_twice, _as_it_was, _is_restored)],
+    [RewriteRule(_reshaped_twice, lambda op, x, **_: op.Identity(x), _is_restored)],
     _commuted(_projected_attention(biased=False), _projected_attention(biased=True)),
-    _commuted(RewriteRule(_biased_gelu, _bias_gelu, _has_bias)),
+    _commuted(RewriteRule(_biased_gelu, _bias_gelu, lambda _, bias, **__: _is_constant(bias, 1))),
     _commuted(_embeddings(typed=True), _embeddings(typed=False)),
     _commuted(RewriteRule(_normalised_sum, _skip_layer_norm, _is_residual)),
 )

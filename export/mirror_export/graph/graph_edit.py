@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from mirror_rt.system import release_pages
 
+Compute = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 # The domain of onnxruntime's own operators.
 ORT = "com.microsoft"
 # How many numbers of a weight `by_rows` processes at once.
@@ -44,16 +45,13 @@ def share_weights(model: ir.Model, path: Path) -> None:
 
 
 def by_rows(
-    value: ir.Value,
-    compute: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
-    dtype: npt.DTypeLike,
-    columns: int | None = None,
+    value: ir.Value, compute: Compute, dtype: npt.DTypeLike, columns: int | None = None
 ) -> npt.NDArray[Any]:
     """Compute an array from a weight, some rows at a time.
 
     An embedding table may be most of a model, so its memory pages are released as they are done.
-    `compute` maps some rows of the weight to the same rows of the result, which has as many
-    `columns`; None for the shape of the weight.
+    `compute` maps some rows of the weight to the same rows of the result. `columns` is the number
+    of its columns; None for the shape of the weight.
     """
     weight = array(value)
     result = np.empty(weight.shape if columns is None else (len(weight), columns), dtype)
@@ -71,16 +69,19 @@ def constant(graph: ir.Graph, name: str, numbers: npt.NDArray[Any]) -> ir.Value:
     return _added(graph, ir.tensor(numbers, name=name))
 
 
-def lazy_constant(
-    graph: ir.Graph,
-    name: str,
-    make: Callable[[], npt.NDArray[Any]],
-    dtype: ir.DataType,
-    shape: Sequence[int],
+def converted(
+    graph: ir.Graph, weight: ir.Value, name: str, compute: Compute, dtype: ir.DataType
 ) -> ir.Value:
-    """Return a weight as `constant` does, but compute its numbers only when they are written."""
-    lazy = ir.LazyTensor(lambda: ir.tensor(make()), dtype, ir.Shape(shape), name=name)
-    return _added(graph, lazy)
+    """Return the weight `name`, which `by_rows` computes of another only when it is written."""
+    return _added(
+        graph,
+        ir.LazyTensor(
+            lambda: ir.tensor(by_rows(weight, compute, dtype.numpy())),
+            dtype,
+            ir.Shape(array(weight).shape),
+            name=name,
+        ),
+    )
 
 
 def _added(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
@@ -103,13 +104,9 @@ def attention_parts(
 
 def replace(graph: ir.Graph, node: ir.Node, tape: ir.tape.Tape, result: ir.Value) -> None:
     """Replace `node` by the nodes of `tape`, and its first output by `result`."""
-    old = node.outputs[0]
-    result.type, result.shape = old.type, old.shape
-    graph.insert_after(node, tape.nodes)
-    old.replace_all_uses_with(result, replace_graph_outputs=True)
-    name = old.name
-    graph.remove(node, safe=True)
-    result.name = name
+    ir.convenience.replace_nodes_and_values(
+        graph, node, [node], tape.nodes, node.outputs[:1], [result]
+    )
 
 
 def insert_behind(graph: ir.Graph, value: ir.Value, node: ir.Node, old_name: str) -> None:
@@ -126,13 +123,6 @@ def insert_behind(graph: ir.Graph, value: ir.Value, node: ir.Node, old_name: str
     node.replace_input_with(0, value)
     value.name, result.name = old_name, name
     graph.insert_after(producer, node)
-
-
-def remove_unused(graph: ir.Graph) -> None:
-    """Remove the weights that no node reads any more."""
-    for name, value in list(graph.initializers.items()):
-        if not value.uses() and not value.is_graph_output():
-            del graph.initializers[name]
 
 
 def is_weight(value: ir.Value | None, rank: int) -> bool:

@@ -14,14 +14,13 @@ from collections.abc import Collection
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from mirror_export.graph.graph_edit import (
     array,
-    by_rows,
+    converted,
     is_weight,
     layer_name,
-    lazy_constant,
-    remove_unused,
     split_embeddings,
 )
 from mirror_export.graph.probe import Probe
@@ -62,7 +61,7 @@ def to_half(model: ir.Model, keep: Collection[str] = (), kind: ir.DataType = _HA
         if output.dtype in (_HALF, _BRAIN):
             graph.outputs[i] = _cast(graph, output, _SINGLE)
             output.name, graph.outputs[i].name = f"{output.name}.half", output.name
-    remove_unused(graph)
+    common.RemoveUnusedNodesPass()(model)
 
 
 def single_layers(model: ir.Model, probe: Probe, kind: ir.DataType = _HALF) -> list[str]:
@@ -74,7 +73,9 @@ def single_layers(model: ir.Model, probe: Probe, kind: ir.DataType = _HALF) -> l
     graph = model.graph
     split_embeddings(graph)
     layers = [node for node in graph if node.op_type in _COMPUTES]
-    kept = {layer_name(node) for node in layers if _follows_pooling(node)}
+    inputs = ((node, node.inputs[0]) for node in layers)
+    # What follows the pooling takes vectors of texts, [batch, D].
+    kept = {layer_name(node) for node, x in inputs if x and x.shape and len(x.shape) == 2}
     layers = [node for node in layers if kind == _HALF or node.op_type in _NO_BFLOAT16]
     kept |= {layer_name(node) for node in layers if _has_large(node)}
     owners, outputs = [], []
@@ -99,11 +100,6 @@ def _projections(node: ir.Node, tape: ir.tape.Tape) -> list[ir.Value]:
     product = tape.op("MatMul", node.inputs[:2])
     product.dtype = _SINGLE
     return [product]
-
-
-def _follows_pooling(node: ir.Node) -> bool:
-    shape = None if node.inputs[0] is None else node.inputs[0].shape
-    return shape is not None and len(shape) == 2
 
 
 def _has_large(node: ir.Node) -> bool:
@@ -154,6 +150,4 @@ def _cast(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> ir.Value:
 def _halved(graph: ir.Graph, value: ir.Value, kind: ir.DataType) -> ir.Value:
     """Return the weight in 16 bits; it is converted when it is written."""
     name = f"{value.name}.{'fp16' if kind == _HALF else 'bf16'}"
-    return lazy_constant(
-        graph, name, lambda: by_rows(value, np.asarray, kind.numpy()), kind, array(value).shape
-    )
+    return converted(graph, value, name, np.asarray, kind)

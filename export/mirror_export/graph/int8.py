@@ -11,14 +11,13 @@ The table of word embeddings has a scale for every row.
 from __future__ import annotations
 
 import bisect
-import functools
 import logging
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Collection
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from mirror_export.graph.graph_edit import (
     ORT,
@@ -26,11 +25,10 @@ from mirror_export.graph.graph_edit import (
     attention_parts,
     by_rows,
     constant,
+    converted,
     is_dense,
     is_weight,
     layer_name,
-    lazy_constant,
-    remove_unused,
     replace,
     split_embeddings,
 )
@@ -48,7 +46,7 @@ _ROW_MAX = 127
 # Activations are uint8 around 128, a form for which every processor has a fast product.
 _ZERO = 128
 _TINY = np.float32(1e-30)
-# Each layer alone is measured over only every so many batches: enough to rank the layers.
+# Each layer alone is measured over one batch in six, which is enough to rank the layers.
 _EVERY = 6
 Floats = npt.NDArray[np.float32]
 
@@ -81,7 +79,7 @@ def quantize(model: ir.Model, keep: Collection[str] = (), *, switches: bool = Fa
                 replace(graph, node, tape, result)
             else:
                 _choose(graph, node, tape, result, (switch, layers.index(name)))
-    remove_unused(graph)
+    common.RemoveUnusedNodesPass()(model)
     return layers
 
 
@@ -110,14 +108,14 @@ def sensitive_layers(
         switch[list(kept)] = False
         cosines = []
         for batch, rows in list(zip(probe.batches, probe.rows, strict=True))[::every]:
-            (found,) = run_batch(session, batch, ["sentence_embedding"], {SWITCH: switch})
+            (found,) = run_batch(session, batch, ["sentence_embedding"], **{SWITCH: switch})
             cosines.append(np.einsum("nd,nd->n", exact[rows], found))
         cosine = np.concatenate(cosines)
         mean = (1 - cosine.mean()) / (1 - (gate.mean_cosine or 0))
         worst = (1 - cosine.min()) / (1 - (gate.min_cosine or 0))
         return float(np.nan_to_num(max(mean, worst), nan=np.inf))
 
-    logger.info("int8: loss %.2f of what is allowed; looking for sensitive layers", loss(()))
+    logger.info("int8: loss %.2f of the allowed one; looking for sensitive layers", loss(()))
     alone = [loss((i,), _EVERY) for i in range(len(layers))]
     order = sorted(range(len(layers)), key=alone.__getitem__)
     count = bisect.bisect_left(range(len(order)), True, key=lambda n: loss(order[:n]) <= 1)
@@ -151,7 +149,8 @@ def _rounded_dense(graph: ir.Graph, node: ir.Node, tape: ir.tape.Tape) -> ir.Val
     assert hidden is not None
     assert weight is not None
     scale = _scale(array(weight), 0, _WEIGHT_MAX)
-    integers = _integers(graph, weight, lambda rows: np.rint(rows / scale))
+    name, kind = f"{weight.name}.int8", ir.DataType.INT8
+    integers = converted(graph, weight, name, lambda rows: np.rint(rows / scale), kind)
     scales = constant(graph, f"{weight.name}.scale", scale)
     rounded, largest = _rounded_rows(graph, hidden, tape)
     step, zero = _step(graph), _zero(graph)
@@ -178,7 +177,8 @@ def _rounded_rows(
 def _rounded_table(graph: ir.Graph, node: ir.Node, tape: ir.tape.Tape) -> ir.Value:
     table, ids = node.inputs
     assert table is not None
-    integers = _integers(graph, table, lambda rows: np.rint(rows / _row_scale(rows)))
+    name, kind = f"{table.name}.int8", ir.DataType.INT8
+    integers = converted(graph, table, name, lambda rows: np.rint(rows / _row_scale(rows)), kind)
     scale = by_rows(table, _row_scale, np.float32, columns=1)
     scales = constant(graph, f"{table.name}.scale", scale)
     rows = tape.op("Cast", [tape.op("Gather", [integers, ids])], {"to": ir.DataType.FLOAT})
@@ -209,14 +209,6 @@ def _step(graph: ir.Graph) -> ir.Value:
 
 def _zero(graph: ir.Graph) -> ir.Value:
     return constant(graph, "int8.zero", np.array(_ZERO, np.uint8))
-
-
-def _integers(
-    graph: ir.Graph, weight: ir.Value, rounded: Callable[[Floats], npt.NDArray[Any]]
-) -> ir.Value:
-    shape = array(weight).shape
-    make = functools.partial(by_rows, weight, rounded, np.int8)
-    return lazy_constant(graph, f"{weight.name}.int8", make, ir.DataType.INT8, shape)
 
 
 def _row_scale(rows: Floats) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +60,9 @@ class Probe:
 
 
 def run_batch(
-    session: Any,
-    batch: PaddedBatch,
-    outputs: Sequence[str],
-    more: Mapping[str, Array] | None = None,
+    session: Any, batch: PaddedBatch, outputs: Sequence[str], **more: Array
 ) -> list[Array]:
     """Run a session on a batch, with the additional inputs `more`."""
-    arrays = {**batch._asdict(), **(more or {})}
+    arrays = batch._asdict() | more
     feeds = {node.name: arrays[node.name] for node in session.get_inputs()}
     return [np.asarray(array) for array in session.run(list(outputs), feeds)]

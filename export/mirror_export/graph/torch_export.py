@@ -94,7 +94,7 @@ def export_graph(
 ) -> tuple[dict[str, Any], list[Placed]]:
     """Write `encoder` with its head and normalisation as ONNX, with onnxruntime's fused operators.
 
-    `scores` are the layers that make logits of what the head gives; None of an encoder of texts.
+    `scores` are the layers that make logits of the head's vectors; None of an encoder of texts.
     The encoder is of transformers, in evaluation mode on the CPU. The inputs are input_ids,
     attention_mask and, if the model has types, token_type_ids. Return what the graph consists of,
     see `describe_graph`, and where its weights are.

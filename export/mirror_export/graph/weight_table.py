@@ -47,11 +47,8 @@ def table_of(
 ) -> WeightTable | None:
     """Return the table of a bundle; None if the native engine does not compute its model.
 
-    Args:
-        described: the bundle.
-        weights: those of its model.
-        placed: where the file of its float32 graph has weights.
-        typed: whether tokens of several types are told apart.
+    `placed` says where the file of its float32 graph has weights, and `typed` whether tokens of
+    several types are told apart.
     """
     try:
         return _table(find_encoder(described, weights, typed=typed), placed)

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +66,12 @@ def align_pack(
     refuse_links_out(pack)
     index = PackIndex.read(pack)
     bundles = Router(pack, index).bundles
-    named = [_by_bundle(Dictionary.read(one), bundles, pack) for one in dictionaries]
+    named = []  # with the names of bundles in place of languages
+    for one in map(Dictionary.read, dictionaries):
+        a, b = (
+            need_language(tag, bundles, f"{one.path}: {pack}") for tag in (one.source, one.target)
+        )
+        named.append(dataclasses.replace(one, source=a, target=b))
     pivot = index.default if to is None else need_language(to, bundles, f"to: {pack}")
     for entry in index.bundles.values():
         entry.verify(pack)
@@ -95,14 +100,6 @@ def align_pack(
     for name in sorted(index.bundles.keys() - maps.reached):
         logger.warning("%s keeps a vector space of its own: no dictionary reaches it", name)
     return list(found.values())
-
-
-def _by_bundle(one: Dictionary, bundles: Mapping[str, str], pack: Path) -> Dictionary:
-    """Return a dictionary with the names of bundles in place of its languages."""
-    source, target = (
-        need_language(tag, bundles, f"{one.path}: {pack}") for tag in (one.source, one.target)
-    )
-    return dataclasses.replace(one, source=source, target=target)
 
 
 def _copy(source: Path, target: Path, space: str | None) -> None:

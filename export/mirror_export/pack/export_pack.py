@@ -16,7 +16,7 @@ from mirror_export.pack.staging import Staging, link_identical, partial_folder, 
 from mirror_export.pack.worker import ModelResult, run_workers
 from mirror_rt import Manifest
 from mirror_rt.bundle.pack_index import PackIndex
-from mirror_rt.cpus import available_cpus, cgroup_folders
+from mirror_rt.cpus import available_cpus, cgroup_folders, lines_of
 from mirror_rt.errors import ConfigError, MirrorError
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_train.model.model_folder import resolve_model
@@ -191,7 +191,7 @@ def expected_peak(weights: Sequence[int]) -> int:
 def jobs_that_fit(weights: Sequence[int], available: int | None = None) -> int:
     """Return how many of the exports may run at a time: at least 1, at most one per processor.
 
-    `weights` are the bytes of each model's; `available` is None for what this process may use.
+    `weights` are the bytes of each model's; `available` is None for all that this process may use.
     """
     memory = available_memory() if available is None else available
     largest = sorted(weights, reverse=True)[: available_cpus()]
@@ -204,24 +204,18 @@ def available_memory(root: Path = Path("/")) -> int:
 
     It is 0 if the system does not tell (it is not Linux); `root` has /proc and the cgroups.
     """
-    try:
-        lines = (root / "proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
+    lines = lines_of(root / "proc/meminfo")
     free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    if not lines:
+        return 0
     for folder in cgroup_folders(root, "memory"):
         free += [*_left(folder, *_V2), *_left(folder, *_V1)]
     return min(free, default=0)
 
 
 def _left(folder: Path, limit_name: str, usage_name: str, reclaimable: str) -> list[int]:
-    try:
-        limit = (folder / limit_name).read_text(encoding="utf-8").strip()
-        usage = int((folder / usage_name).read_text(encoding="utf-8"))
-        lines = (folder / "memory.stat").read_text(encoding="utf-8").splitlines()
-        stat = dict(line.split() for line in lines)
-    except OSError:
-        return []  # the other version's names; and the root has no limit
-    if limit == "max":
-        return []
-    return [max(0, int(limit) - usage + int(stat.get(reclaimable, 0)))]
+    limit, usage = ("".join(lines_of(folder / name)) for name in (limit_name, usage_name))
+    if not (limit.isdecimal() and usage.isdecimal()):
+        return []  # "max", or the other version's names; and the root has no limit
+    stat = dict(line.split() for line in lines_of(folder / "memory.stat"))
+    return [max(0, int(limit) - int(usage) + int(stat.get(reclaimable, 0)))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +58,7 @@ def copy_mapped(
         link_or_copy(source / Layout.card, target / Layout.card)
     weight = matrix.astype(np.float32)
     _write_layer(source, target, weight)
-    placed = list[Placed]()
-    variants = dict(_write_graphs(source, target, manifest, weight, placed))
+    variants, placed = _write_graphs(source, target, manifest, weight)
     table = table_again(describe_folder(source, manifest=manifest), placed)
     manifest = dataclasses.replace(manifest, variants=variants, native=table, **changes)
     write_json(target / Layout.manifest, with_records(manifest, target).to_dict())
@@ -89,17 +87,13 @@ def _write_layer(source: Path, target: Path, weight: npt.NDArray[np.float32]) ->
 
 
 def _write_graphs(
-    source: Path,
-    target: Path,
-    manifest: Manifest,
-    weight: npt.NDArray[np.float32],
-    placed: list[Placed],
-) -> Iterator[tuple[str, Variant]]:
-    """Write every graph once, those first whose weights others read; yield the variants.
+    source: Path, target: Path, manifest: Manifest, weight: npt.NDArray[np.float32]
+) -> tuple[dict[str, Variant], list[Placed]]:
+    """Write every graph once, those first whose weights others read.
 
-    `placed` gets the weights of the float32 graph.
+    Return the variants, and where the weights of the float32 graph are.
     """
-    described: dict[str, dict[str, Any]] = {}
+    described, placed = dict[str, dict[str, Any]](), list[Placed]()
     for variant in sorted(manifest.variants.values(), key=lambda one: one.weights is not None):
         if variant.file in described:
             continue
@@ -112,9 +106,10 @@ def _write_graphs(
         described[variant.file] = describe_graph(model)
     for folder in {(target / file).parent for file in described}:
         remove_sources(folder)
-    for name, variant in manifest.variants.items():
-        graph = variant.graph | described[variant.file]
-        yield name, dataclasses.replace(variant, graph=graph)
+    return {
+        name: dataclasses.replace(variant, graph=variant.graph | described[variant.file])
+        for name, variant in manifest.variants.items()
+    }, placed
 
 
 def _map_output(model: ir.Model, matrix: npt.NDArray[np.float32]) -> None:

@@ -75,7 +75,11 @@ def make_pairs(
     """Check the rows of a file: line number, two texts, and the cell of their score."""
     first, second, scores = list[str](), list[str](), list[float]()
     for line, a, b, cell in rows:
-        if not math.isfinite(score := _score(cell)):
+        try:
+            score = float(cell)
+        except ValueError:
+            score = math.nan
+        if not math.isfinite(score):
             raise DataError(f"{path}, line {line}: the score {cell!r} is not a finite number")
         for name, text in zip(names, (a, b), strict=True):
             check_texts(f"{path}, line {line}, column {name!r}", text)
@@ -119,12 +123,9 @@ def read_labelled_pairs(path: Path, most: int = 0, seed: int = 0) -> LabelledPai
     contradiction), or 1 and 0. Rows whose label is blank or `-`, or whose text is blank, are left
     out and counted, because published files contain such rows.
     """
-    expected = "1 and 0, or entailment and not_entailment"
+    expected, cells = "1 and 0, or entailment and not_entailment", labelled_cells(path, LABELS)
     texts, related, left_out = check_labels(
-        path,
-        labelled_cells(path, LABELS),
-        lambda cell: _RELATED.get(cell.strip().lower()),
-        expected,
+        path, cells, lambda cell: _RELATED.get(cell.strip().lower()), expected
     )
     rows = np.arange(len(texts))
     if sampled := 0 < most < len(rows):
@@ -166,10 +167,3 @@ def check_labels(
         texts.append(row)
         targets.append(target)
     return texts, targets, left_out
-
-
-def _score(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan

@@ -21,7 +21,7 @@ from mirror_rt.evaluation.suites.base import (
 )
 
 _FOLDERS = ("words", "phrases", "sentences")
-# What is better as far as geometry tells; none of these measures ranks models.
+# The better direction as far as geometry tells; none of these measures ranks models.
 _BETTER = {
     "alignment": "lower",
     "uniformity": "lower",

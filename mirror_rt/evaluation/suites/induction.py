@@ -54,11 +54,10 @@ def _measure(
         f"CSLS; {len(set(learned))} entries learned from; {len(lexicon.source)} {source} and "
         f"{len(lexicon.target)} {target} words"
     )
-    outcomes = [
+    return Measured([
         accuracy(f"accuracy @1, {name}", hits, f"{_DESCRIBED[name]}; {note}")
         for name, hits in found.items()
-    ]
-    return Measured(outcomes)
+    ])  # fmt: skip
 
 
 def _vocabulary(data: Path, language: str, known: list[str]) -> list[str]:

@@ -14,11 +14,11 @@ from mirror_rt.bundle.manifest import BUNDLES
 from mirror_rt.bundle.onnx_files import scores_pairs
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.bundle.resolve import FileStates, file_states, name_of
-from mirror_rt.bundle.unchanged import load_unchanged
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.loaded_bundle import LoadedBundle
 from mirror_rt.encoding.model_cache import memory_of
 from mirror_rt.errors import BundleError, ConfigError, Setting
+from mirror_rt.io.file_states import load_unchanged
 from mirror_rt.languages.tags import language_key, need_language
 from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.server.config import ServerConfig

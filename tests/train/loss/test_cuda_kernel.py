@@ -186,14 +186,15 @@ def processes(world, n, hard, *, grouped, dtype, d=24):
 
 def solve(kernel, inputs, gathered, options):
     """The loss of the joined batch, and the gradients of every process."""
-    results = [kernel.forward(*each, options, g) for *each, g in zip(inputs, gathered, strict=True)]
+    own_options = [options._replace(gathered=each) for each in gathered]
+    results = list(map(kernel.forward, inputs, own_options))
     parts = [r.log_weights.view(-1, len(inputs[0].z1)) for r in results]
     log_weights = torch.cat(parts, 1).flatten()
     gradients = []
-    for own, each, result in zip(inputs, gathered, results, strict=True):
-        each.log_weights = log_weights
+    for own, each, result in zip(inputs, own_options, results, strict=True):
+        each.gathered.log_weights = log_weights
         given = (own, result.weights, result.log_weights, torch.ones_like(result.loss))
-        gradients += [grad.flatten() for grad in kernel.backward(*given, options, each)]
+        gradients += [grad.flatten() for grad in kernel.backward(*given, each)]
     return sum(result.loss for result in results), gradients
 
 

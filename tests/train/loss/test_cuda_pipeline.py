@@ -19,7 +19,7 @@ def losses(emulation, monkeypatch):
     """Compute the weights of two tiles side by side, as the tma core does and as it should be."""
     monkeypatch.setenv("MIRROR_RT_CUDA_CORE", "tma")
     z = torch.randn(2, N, DIM, generator=torch.Generator().manual_seed(0)).half()
-    expected = TorchKernel().forward(Inputs(*z.double(), None, None), OPTIONS, None)
+    expected = TorchKernel().forward(Inputs(*z.double(), None, None), OPTIONS)
     kernel = CudaKernel(emulation)
     return lambda: (kernel.forward(Inputs(*z, None, None), OPTIONS).log_weights, expected[2])
 

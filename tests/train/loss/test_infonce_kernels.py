@@ -311,11 +311,11 @@ def test_rows_whose_candidates_share_their_group_count_nothing(use_kernel, name)
     inputs = Inputs(*(z.detach() for z in views(3, 8)), None, torch.tensor([5, 5, 5]))
     for variant, loss in [("ntxent", 0.0), ("decoupled", -math.inf)]:
         options = Options(0.1, variant, "cpu")
-        objective = kernel.forward(inputs, options, None)
+        objective = kernel.forward(inputs, options)
         assert objective.loss == loss
         assert (objective.weights == 0).all()
         assert (objective.log_weights == -math.inf).all()
-        for grad in kernel.backward(inputs, *objective[1:], torch.tensor(1.0), options, None):
+        for grad in kernel.backward(inputs, *objective[1:], torch.tensor(1.0), options):
             assert (grad == 0).all()
 
 
@@ -334,24 +334,25 @@ def test_the_negatives_of_several_processes(
         temperature = max(temperature, 0.1)
     every = views(world * n, 33, hard=world * hard, noise=1.5)
     ids = torch.arange(world * n) // 2 % 20 if grouped else torch.arange(world * n)
-    options, gathered = Options(temperature, variant, "cpu"), []
+    options = []
     for rank in range(world):
         z = [block.detach() for block in every]
         own_ids = ids[rank * n :][:n].clone()
-        gathered.append(Gathered(None, world, z[0], z[1], z[2] if hard else None, ids, own_ids))
+        gathered = Gathered(None, world, z[0], z[1], z[2] if hard else None, ids, own_ids)
+        options.append(Options(temperature, variant, "cpu", gathered))
     parts = [
         Inputs(
             *(z.detach().view(world, -1, 33)[rank] for z in every), *[None] * (3 - len(every)), None
         )
         for rank in range(world)
     ]
-    results = [kernel.forward(*each, options, g) for *each, g in zip(parts, gathered, strict=True)]
+    results = list(map(kernel.forward, parts, options))
     joined = [r.log_weights.view(-1, n) for r in results]
     grads = []
-    for own, all_of_them, result in zip(parts, gathered, results, strict=True):
-        all_of_them.log_weights = torch.cat(joined, 1).flatten()
+    for own, each, result in zip(parts, options, results, strict=True):
+        each.gathered.log_weights = torch.cat(joined, 1).flatten()
         given = (own, result.weights, result.log_weights, torch.tensor(1.0))
-        grads.append(kernel.backward(*given, options, all_of_them))
+        grads.append(kernel.backward(*given, each))
     got = torch.cat([torch.cat(blocks).double() for blocks in zip(*grads, strict=True)])
 
     exact = plain(every, temperature, variant, ids)

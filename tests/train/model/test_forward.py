@@ -1,38 +1,17 @@
-from itertools import combinations
 from typing import get_args
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer
 
 from mirror_rt import ConfigError, ModelError
 from mirror_rt.bundle.manifest import Pooling
-from mirror_train.model.forward import Forward, length_groups
+from mirror_train.model.forward import Forward
 from mirror_train.model.pooling_head import Head, pool
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 from rounding import RUN_ERROR
-
-
-def cost(lengths, groups, pass_cost):
-    return sum(len(rows) * lengths[rows].max() + pass_cost for rows in groups)
-
-
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=7), st.integers(0, 60))
-def test_the_split_is_the_cheapest(lengths, pass_cost):
-    lengths = np.array(lengths, dtype=np.int64)
-    groups = length_groups(lengths, pass_cost=pass_cost)
-    assert sorted(np.concatenate(groups).tolist()) == list(range(len(lengths)))
-    ordered = np.argsort(lengths, kind="stable")
-    best = min(
-        cost(lengths, np.split(ordered, list(cuts)), pass_cost)
-        for k in range(len(lengths))
-        for cuts in combinations(range(1, len(lengths)), k)
-    )
-    assert cost(lengths, groups, pass_cost) == best
 
 
 @pytest.mark.parametrize("pooling", get_args(Pooling))

@@ -14,7 +14,7 @@ from torch import nn
 
 from json_files import change
 from mirror_export import ExportConfig, export_bundle
-from mirror_export.load import describe, load
+from mirror_export.load import load
 from mirror_rt import ConfigError, Encoder, Manifest, ModelError
 from mirror_train import TorchEncoder, TrainConfig, load_recipe, load_training_data, tune
 from mirror_train.model.declared_modules import declared_head
@@ -215,9 +215,9 @@ def test_the_declared_limit_is_kept_unless_it_is_lifted(save):
     settings = folder / "sentence_bert_config.json"
     settings.rename(settings.with_name("sentence_roberta_config.json"))
     config = ExportConfig(str(folder), folder.parent / "bundle")
-    assert load(describe(config)).manifest.max_length == 12
+    assert load(config).manifest.max_length == 12
     lifted = dataclasses.replace(config, max_length="model")
-    assert load(describe(lifted)).manifest.max_length == 128
+    assert load(lifted).manifest.max_length == 128
     for limit, message in ((129, r"max_length must be in 1 .. 128"), (2, "no room for text")):
         with pytest.raises(ConfigError, match=message):
             export(folder, max_length=limit)
@@ -237,14 +237,14 @@ def test_truncated_dimensions(save):
     for dimension in (0, -1, 33):
         with pytest.raises(ConfigError, match=rf"truncate_dim must be in 1 .. 32, got {dimension}"):
             export(folder, truncate_dim=dimension)
-    declares = load(describe(ExportConfig(str(folder), folder.parent / "declared")))
+    declares = load(ExportConfig(str(folder), folder.parent / "declared"))
     assert declares.head.truncate_dim == 8
 
 
 def test_a_given_pooling_replaces_all_modules(save):
     folder = save(pooling("max"), dense(32, 16))
     config = ExportConfig(str(folder), folder.parent / "bundle", pooling="cls")
-    head = load(describe(config)).head
+    head = load(config).head
     assert (head.pooling, len(head.layers), head.normalize) == ("cls", 0, True)
 
 

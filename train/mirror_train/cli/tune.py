@@ -69,10 +69,9 @@ class Tune(TuneOptions):
         elif languages.dictionary or languages.installed:
             raise ConfigError("--dictionary and --installed go with --joint")
         elif self.strings.lang and not file:
-            name = self._recipe_for(
-                None if self.recipe else first_strings(self.strings, self.languages)
-            )
-            run_languages(self, name, self._config(name), self.changes.values())
+            data_of_first = None if self.recipe else first_strings(self.strings, languages)
+            name = self._recipe_for(data_of_first)
+            run_languages(self, name, self._config(name))
         else:
             self._tune_one()
 

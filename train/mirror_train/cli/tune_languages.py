@@ -15,7 +15,7 @@ from mirror_rt.languages.tags import lookup_chain, normalize_tag
 from mirror_train.cli.tune_options import LanguageOptions, TuneOptions
 from mirror_train.compute.launch import check_one_process
 from mirror_train.data.installed_thesauri import find_thesaurus, has_thesaurus
-from mirror_train.data.strings import has_word_list, listed_languages, load_training_data, word_list
+from mirror_train.data.strings import listed_languages, load_training_data, word_list
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.base_models import LanguageRecipe, LanguageTable, load_languages
 from mirror_train.systems.options import StringOptions
@@ -35,14 +35,12 @@ _PAIRS = {
 }
 
 
-def run_languages(
-    call: TuneOptions, recipe: str, template: TrainConfig, changes: dict[str, Any]
-) -> None:
+def run_languages(call: TuneOptions, recipe: str, template: TrainConfig) -> None:
     """Tune for the languages of the command line.
 
-    They share the settings of `template`, whose recipe gives the level; `changes` are the fields of
-    the recipe that the command line sets. Nothing is done where an option cannot be used; where
-    tuning fails for some languages, the others are written before the ModelError.
+    They share the settings of `template`, whose recipe gives the level. Nothing is done where an
+    option cannot be used; where tuning fails for some languages, the others are written before the
+    ModelError.
     """
     _check_options(call, template)
     if template.recipe.level == "word" and not (call.strings.words or call.synonyms.thesaurus):
@@ -50,7 +48,7 @@ def run_languages(
         require("wordfreq", extra="demo", purpose="--lang without --words")
     from mirror_train.languages.tune_languages import tune_languages
 
-    jobs = _jobs(call, recipe, template, changes)
+    jobs = _jobs(call, recipe, template)
     results = tune_languages(jobs, cluster=call.languages, on_result=_tell)
     print(shown(results, _HEADER, _row, call.languages.json))
     if failed := [result.language for result in results if result.status == "failed"]:
@@ -84,9 +82,7 @@ def _check_options(call: TuneOptions, template: TrainConfig) -> None:
     check_one_process("--lang TAG,...")
 
 
-def _jobs(
-    call: TuneOptions, recipe: str, template: TrainConfig, changes: dict[str, Any]
-) -> list[LanguageJob]:
+def _jobs(call: TuneOptions, recipe: str, template: TrainConfig) -> list[LanguageJob]:
     table, data = load_languages(call.languages.recipes), call.strings.data
     tags = language_tags(
         str(call.strings.language), table, synonyms=call.synonyms.thesaurus is not None
@@ -95,7 +91,7 @@ def _jobs(
     if recipe != template.recipe.level:  # --recipe overrides the table
         changed: dict[str, Any] = {"recipe": template.recipe, "level_pooling": None}
         rows = [dataclasses.replace(row, **changed) for row in rows]
-    jobs = [_job(row, template, changes, call, table) for row in rows]
+    jobs = [_job(row, template, call, table) for row in rows]
     if data is not None and not any(job.pairs for job in jobs):
         files = " or ".join(_PAIRS[template.recipe.level]).format(*["TAG"] * 2)
         raise ConfigError(f"--data {data} has no scored pairs: expected {files}")
@@ -103,25 +99,19 @@ def _jobs(
 
 
 def _job(
-    row: LanguageRecipe,
-    template: TrainConfig,
-    changes: dict[str, Any],
-    call: TuneOptions,
-    table: LanguageTable,
+    row: LanguageRecipe, template: TrainConfig, call: TuneOptions, table: LanguageTable
 ) -> LanguageJob:
     from mirror_train.languages.language_job import LanguageJob
 
     config = dataclasses.replace(
         _with_base(row, template, table),
-        recipe=row.recipe.replace(**changes),
+        recipe=row.recipe.replace(**call.changes.values()),
         out=template.out / row.language,
     )
     given, synonyms = call.strings, call.synonyms.thesaurus is not None
-    words = None if given.words is None else Path(given.words)
-    strings = find_thesaurus(row.language) if synonyms else _strings(row, words)
-    pairs = None
-    if given.data is not None:
-        pairs = _find(given.data, _PAIRS[row.recipe.level], row.language)
+    strings = find_thesaurus(row.language) if synonyms else _strings(row, given.words)
+    patterns = _PAIRS[row.recipe.level]
+    pairs = None if given.data is None else _find(given.data, patterns, row.language)
     return LanguageJob(row.language, config, strings, given.top, pairs, table, synonyms)
 
 
@@ -181,22 +171,20 @@ def language_tags(text: str, table: LanguageTable, *, synonyms: bool = False) ->
     return tags
 
 
-def _strings(row: LanguageRecipe, words: Path | None) -> Path | None:
+def _strings(row: LanguageRecipe, words: str | None) -> Path | None:
     """Return the file of a language's strings; None for the words of wordfreq."""
     if words is not None:
-        return find_strings(words, row.language)
+        return find_strings(Path(words), row.language)
     if row.recipe.level != "word":
         raise ConfigError(
             f"recipe {row.recipe.level} needs strings: pass --words DIR, a folder with "
             f"{row.language}.txt"
         )
-    if not has_word_list(row.language):
-        try:
-            word_list(row.language, top=1)
-        except ConfigError as error:
-            raise ConfigError(
-                f"{error}; for your own, pass --words DIR with {row.language}.txt"
-            ) from error
+    try:
+        word_list(row.language, top=1)
+    except ConfigError as error:
+        advice = f"for your own, pass --words DIR with {row.language}.txt"
+        raise ConfigError(f"{error}; {advice}") from error
     return None
 
 

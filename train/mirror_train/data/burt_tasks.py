@@ -59,7 +59,7 @@ class BurtTasks:
             ppdb: files of PPDB 2.0; equally many pairs of each relation are drawn from them.
             paraphrases: files of more pairs for paraphrase identification: two-column TSV,
                 `text||text`, or Quora's table, of which only the duplicates are taken.
-            per_relation: number of pairs of each relation; None for as many as the rarest has.
+            per_relation: number of pairs of each relation; None for that of the rarest one.
             top: number of first rows to take of every file except those of PPDB; None for all.
             seed: seed of the draw.
             without: a file of PPDB to test on, whose pairs are left out in either order.

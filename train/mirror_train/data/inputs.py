@@ -40,7 +40,7 @@ class Inputs:
     """The inputs of a folder, read when asked for.
 
     Each method raises DataError where a file is missing or cannot be read. Those that read take a
-    seed, by which some divide or draw from what there is.
+    seed, by which some divide their rows or draw from them.
     """
 
     data: Path  # the folder

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,10 +20,12 @@ from mirror_rt.evaluation.readers.pairs import (
 )
 from mirror_rt.evaluation.readers.tables import find_column, read_rows
 from mirror_rt.heads.predictor import class_of
-from mirror_rt.io.rows import Table, read_table, row_format, row_suffix
+from mirror_rt.io.rows import RowFormat, Table, read_table, row_format, row_suffix
 from mirror_rt.io.text import iter_lines
 from mirror_train.data.labelled_examples import Examples
 
+Parse = Callable[[str], float | int | None]  # a class or a value of a cell; None for neither
+Labels = tuple[str, ...]
 SENTIMENT_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
 PARAPHRASE_LABELS = ("not duplicate", "duplicate")
 NLI_LABELS = ("entailment", "neutral", "contradiction")
@@ -56,14 +57,13 @@ def read_nli(path: Path) -> Examples:
     elif suffix == ".tsv" or not found.has_fields:
         cells = _nli_rows(path)
     else:
-        records = found.numbered(path, "sentence1", "sentence2", "gold_label")
-        cells = (_nli_record(path, n, r) for n, r in records)
+        cells = _nli_records(path, found)
 
     def parse(cell: str) -> int | None:  # numbers are refused, as files differ in them
         name = cell.strip().lower()
         return NLI_LABELS.index(name) if name in NLI_LABELS else None
 
-    return _examples(path, cells, parse, f"one of {', '.join(NLI_LABELS)}", NLI_LABELS, np.int64)
+    return _examples(path, cells, parse, f"one of {', '.join(NLI_LABELS)}", NLI_LABELS)
 
 
 def read_similarity(path: Path) -> Examples:
@@ -74,7 +74,7 @@ def read_similarity(path: Path) -> Examples:
         return value if value is not None and 0 <= value <= 5 else None
 
     cells = labelled_cells(path, ("similarity", "score"))
-    return _examples(path, cells, parse, "a number in 0 .. 5", (), np.float64)
+    return _examples(path, cells, parse, "a number in 0 .. 5")
 
 
 def read_labelled(
@@ -89,13 +89,13 @@ def read_labelled(
     label, cells = _labelled_cells(path, layer, fields, label_field)
     values = layer == "regression" or (layer == "cosine" and label.lower() in SCORES)
     if values:
-        return _examples(path, cells, _finite, "a finite number", (), np.float64)
+        return _examples(path, cells, _finite, "a finite number")
     rows = list(cells)
     found = {cell.strip() for _, _, cell in rows} - set(NO_LABEL)
     known = tuple(labels) or tuple(sorted(found, key=lambda name: (_finite(name) or 0, name)))
     number = {name: i for i, name in enumerate(known)}
     expected = f"one of {', '.join(known)}"
-    return _examples(path, rows, lambda cell: number.get(cell.strip()), expected, known, np.int64)
+    return _examples(path, rows, lambda cell: number.get(cell.strip()), expected, known)
 
 
 def _labelled_cells(
@@ -130,11 +130,11 @@ def _finite(cell: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _nli_record(path: Path, number: int, record: tuple[Any, ...]) -> LabelledCells:
-    if wrong := [value for value in record if not isinstance(value, str)]:
-        raise DataError(f"{path}, record {number}: expected strings, got {wrong[0]!r:.60}")
-    first, second, label = record
-    return number, (first, second), label
+def _nli_records(path: Path, found: RowFormat) -> Iterable[LabelledCells]:
+    for number, record in found.numbered(path, "sentence1", "sentence2", "gold_label"):
+        if wrong := [value for value in record if not isinstance(value, str)]:
+            raise DataError(f"{path}, record {number}: expected strings, got {wrong[0]!r:.60}")
+        yield number, record[:2], record[2]
 
 
 def _nli_rows(path: Path) -> Iterable[LabelledCells]:
@@ -154,20 +154,17 @@ def _nli_rows(path: Path) -> Iterable[LabelledCells]:
 
 def _classes(path: Path, cells: Iterable[LabelledCells], labels: tuple[str, ...]) -> Examples:
     expected = "one of " + ", ".join(f"{label} ({i})" for i, label in enumerate(labels))
-    return _examples(path, cells, lambda cell: class_of(cell, labels), expected, labels, np.int64)
+    return _examples(path, cells, lambda cell: class_of(cell, labels), expected, labels)
 
 
 def _examples(
-    path: Path,
-    cells: Iterable[LabelledCells],
-    parse: Callable[[str], float | int | None],
-    expected: str,
-    labels: tuple[str, ...],
-    dtype: type,
+    path: Path, cells: Iterable[LabelledCells], parse: Parse, expected: str, labels: Labels = ()
 ) -> Examples:
+    """Make examples of classes, or where there are no labels of values."""
     texts, targets, left_out = check_labels(path, cells, parse, expected)
     if not texts:
         raise DataError(f"{path} has no rows with a text and a label")
     sides = [list(map(str.strip, side)) for side in zip(*texts, strict=True)]
     second = sides[1] if len(sides) > 1 else None
-    return Examples(sides[0], second, np.array(targets, dtype), labels, path.name, left_out)
+    numbers = np.array(targets, np.int64 if labels else np.float64)
+    return Examples(sides[0], second, numbers, labels, path.name, left_out)

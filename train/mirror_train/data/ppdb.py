@@ -67,7 +67,7 @@ class Ppdb:
 def balanced(pairs: Examples, *, seed: int, per_relation: int | None = None) -> Examples:
     """Draw equally many pairs of each relation at random, in their old order.
 
-    `per_relation` is their number; None takes as many as the rarest relation has.
+    `per_relation` is their number; None takes all of the rarest relation.
     """
     pairs.check_classes()
     counts = np.bincount(pairs.targets, minlength=len(RELATIONS))

@@ -109,7 +109,7 @@ def compare(own: Interval | None, other: Interval | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result for a claim of a row's paper on one set, and what it shows in words."""
+    """The result for a claim of a row's paper on one set, and the verdict in words."""
 
     row: str
     claim: Claim

@@ -198,7 +198,7 @@ def _augmentation(recipe: Recipe, count: int) -> list[Setup]:
 
 
 def _layer(recipe: Recipe, count: int) -> list[Setup]:
-    """Compare [CLS] with what the base model's pooler makes of it, and with SimCSE's layer."""
+    """Compare [CLS] with the output of the base model's pooler, and with SimCSE's layer."""
     return [
         Setup("[CLS]", {"pooling": "cls"}),
         Setup("after the pooler", {"pooling": "cls", "mlp": "pooler"}),

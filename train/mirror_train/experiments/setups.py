@@ -61,7 +61,7 @@ class MirrorStudy:
     # Label of the axis of a study of rates or sizes; "" where setups only have names.
     axis: str = ""
     log: bool = False  # whether that axis is logarithmic
-    # What it is evaluated on, as `find_sets` takes it, with the recipe's level and the language for
+    # The sets to evaluate on, as `find_sets` takes it, with the recipe's level and the language for
     # {}; () for scored pairs of that level.
     evaluate: tuple[str, ...] = ()
     geometry: tuple[str, ...] = ()  # see `Study`
@@ -96,18 +96,14 @@ class MirrorStudy:
         if self.paper and name not in self.paper:
             of = f"of {' and '.join(self.paper)} alone, which this is not"
             without_paper = {"the paper's numbers": of}
+        same = ("name", "title", "axis", "log", "geometry", "deviation")
         return Study(
-            name=self.name,
-            title=self.title,
+            **{one: getattr(self, one) for one in same},
             source=f"Mirror-BERT (Liu et al., EMNLP 2021), {self.source}",
             rows=[_row(setup, recipe, data, config) for setup in setups],
             sets=sets,
             reference=next(setup.label for setup in setups if setup.tuned),
-            axis=self.axis,
-            log=self.log,
-            geometry=self.geometry,
             paper=self.paper.get(name, {}),
-            deviation=self.deviation,
             about={
                 "strings": f"{data.source}, {len(data)}",
                 "evaluated on": ", ".join(one.path.name for one in sets),
@@ -169,7 +165,7 @@ def _row(setup: Setup, recipe: Recipe, data: TrainingData, config: StudyConfig) 
         "tuned with": pooling,
     }
     train = partial(_tune, data, settings)
-    # What is tuned with padding is measured with more of it, as the authors do.
+    # A model that was tuned with padding is measured with more of it, as the authors do.
     measured: Pooling | Literal["auto"] = pooling if pooling == "mean-with-padding" else "auto"
     work = len(data) * changed.epochs
     return Row(setup.label, train, identity, work=work, x=setup.x, pooling=measured)

@@ -109,7 +109,7 @@ class Study:
     # Whether each row is trained in a process of its own, so that its time and memory are its own.
     # Then its model stays in `out/models`, and a row that fails stops no other.
     isolated: bool = False
-    # What decides the results of all rows beside base model, sets and bootstrap.
+    # The values that decide the results of all rows, beside base model, sets and bootstrap.
     setting: dict[str, Any] = field(default_factory=dict)
     # The measures of geometry that the table shows, of all sets; () for those that compare models
     # of any scale, of sentences.
@@ -118,7 +118,7 @@ class Study:
     paper: PaperNumbers = field(default_factory=dict)
     deviation: float = 0.0  # the standard deviation that the paper gives for its numbers over seeds
     average: bool = False  # whether the average of all sets is a measure, too
-    # What the report says of the data and the options.
+    # The notes of the report on the data and the options.
     about: dict[str, Any] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)  # what the study leaves out, and why
 

@@ -14,14 +14,13 @@ from mirror_rt.errors import ConfigError, DataError
 from mirror_rt.evaluation.suites import EvaluationSet
 from mirror_rt.io.atomic import path_sha256
 from mirror_rt.schema import Rule, least
-from mirror_train.compute.precision import Precision
 from mirror_train.data.inputs import Inputs
 from mirror_train.experiments.study import Row, Study, StudyConfig, sets_of
 from mirror_train.experiments.trained_sets import supervised_set
 from mirror_train.recipes.recipe import Hyperparameters, Recipe, suggest
 from mirror_train.systems import SYSTEMS, MultitaskRecipe, System, train
 from mirror_train.systems.system import BASE, Entry
-from mirror_train.training.run_config import RunConfig, TrainConfig, TunedPooling
+from mirror_train.training.run_config import RunConfig, TrainConfig
 
 if TYPE_CHECKING:
     from mirror_train.training.run import TuneReport
@@ -41,8 +40,8 @@ class SystemsConfig(StudyConfig):
         language: the language of the inputs and the sets.
         top: the number of first strings, pairs or rows to tune on; by default all.
         evaluate: suites, or SUITE/SET, to evaluate on.
-        max_steps: most optimiser steps of flow, cf, burt and multitask; by default as many as
-            their papers, which take hours without a GPU.
+        max_steps: most optimiser steps of flow, cf, burt and multitask; by default those of their
+            papers, which take hours without a GPU.
         learning_rate: of everything that moves the encoder; by default each paper's, made for
             models of BERT-base's size (a small one takes a higher rate).
         select: scored pairs that choose the weights of every system (see `TrainConfig`), as those
@@ -73,29 +72,25 @@ ENTRIES: dict[str, tuple[System, Entry]] = {
 _SUPERVISED = {"sentiment": "accuracy", "paraphrase": "accuracy", "similarity": "pearson"}
 
 
-def fitted(
-    recipe: Any, *, max_steps: int | None, learning_rate: float | None, max_length: int
-) -> Any:
+def fitted(recipe: Any, config: SystemsConfig, max_length: int) -> Any:
     """Return the recipe with `max_steps` steps at most, and texts cut to the model's limit.
 
     A learning rate is that of everything that moves the encoder, so not that of a flow, which
     learns vectors, however large the encoder is.
     """
-    limits: dict[str, Any] = {"max_steps": max_steps, "learning_rate": learning_rate}
-    limits["max_length"] = max_length
     values = {one.name: getattr(recipe, one.name) for one in dataclasses.fields(recipe)}
     changes = {
-        name: fitted(value, **limits)
+        name: fitted(value, config, max_length)
         for name, value in values.items()
         if isinstance(value, Hyperparameters)
     }
     if "max_length" in values:
         changes["max_length"] = min(recipe.max_length, max_length)
-        if learning_rate is not None:
-            changes["learning_rate"] = learning_rate
+        if config.learning_rate is not None:
+            changes["learning_rate"] = config.learning_rate
     epochs = isinstance(recipe, Recipe) and recipe.steps is None
-    if "steps" in values and not epochs and max_steps is not None:
-        changes["steps"] = min(recipe.steps or max_steps, max_steps)
+    if "steps" in values and not epochs and config.max_steps is not None:
+        changes["steps"] = min(recipe.steps or config.max_steps, config.max_steps)
     return dataclasses.replace(recipe, **changes)
 
 
@@ -122,7 +117,7 @@ def plan_systems(config: SystemsConfig) -> Study:
     max_length = load_pretrained(config.model, **config.load_options()).max_length
     setting: dict[str, Any] = {"export": config.export}
     if config.supervised:
-        recipe = _fitted(ENTRIES["multitask"][1], config, max_length)
+        recipe = fitted(ENTRIES["multitask"][1].recipe(), config, max_length)
         sets.append(_supervised(recipe, config))
         setting["supervised"] = dataclasses.asdict(recipe)
     return Study(
@@ -169,15 +164,6 @@ def _inputs(config: SystemsConfig) -> Inputs:
     return Inputs(config.data, config.language, config.top, choice)
 
 
-def _fitted(entry: Entry, config: SystemsConfig, max_length: int) -> Any:
-    return fitted(
-        entry.recipe(),
-        max_steps=config.max_steps,
-        learning_rate=config.learning_rate,
-        max_length=max_length,
-    )
-
-
 def _supervised(recipe: MultitaskRecipe, config: SystemsConfig) -> EvaluationSet:
     # The tasks' own metrics choose the weights.
     entry, inputs = ENTRIES["multitask"][1], dataclasses.replace(_inputs(config), choice={})
@@ -185,33 +171,27 @@ def _supervised(recipe: MultitaskRecipe, config: SystemsConfig) -> EvaluationSet
     files += [path for name in entry.optional for path in inputs.find(name)]
 
     def train(run: RunConfig, pooling: Pooling | Literal["auto"]) -> TuneReport:
-        # What follows the pooling of a tuned row, such as a flow, stays, and is trained with it.
-        return _train(entry.name, inputs, recipe, pooling, config.precision, run)
+        # Layers behind the pooling of a tuned row, such as a flow, stay and are trained with it.
+        own = dataclasses.replace(config, pooling=pooling)
+        return _train(entry.name, inputs, recipe, own, run)
 
     return supervised_set("multitask", train, _SUPERVISED, config, files)
 
 
 def _train(
-    name: str,
-    inputs: Inputs,
-    recipe: Any,
-    pooling: TunedPooling,
-    precision: Precision,
-    run: RunConfig,
+    name: str, inputs: Inputs, recipe: Any, config: SystemsConfig, run: RunConfig
 ) -> TuneReport:
     """Train the system of an entry on the inputs of a folder, with the settings of a run."""
     system, entry = ENTRIES[name]
     data = entry.read(inputs, run.seed)
-    given = {"pooling": pooling, "precision": precision}
-    own: dict[str, Any] = {name: given[name] for name in given if name in system.settings}
-    options = own | run.run_options() | inputs.choice
-    return train(
-        system.name, data, TrainConfig(recipe=system.fitted(recipe, data, pooling), **options)
-    )
+    names = [one for one in ("pooling", "precision") if one in system.settings]
+    options = {one: getattr(config, one) for one in names} | run.run_options() | inputs.choice
+    recipe = system.fitted(recipe, data, config.pooling)
+    return train(system.name, data, TrainConfig(recipe=recipe, **options))
 
 
 def _row(entry: Entry, config: SystemsConfig, max_length: int) -> Row:
-    inputs, recipe = _inputs(config), _fitted(entry, config, max_length)
+    inputs, recipe = _inputs(config), fitted(entry.recipe(), config, max_length)
     files = {
         path.relative_to(config.data).as_posix(): path_sha256(path)
         for name in (*entry.inputs, *entry.optional)
@@ -226,5 +206,5 @@ def _row(entry: Entry, config: SystemsConfig, max_length: int) -> Row:
     }
     if config.select is not None:
         identity["chosen by"] = [path_sha256(config.select), config.evaluate_every]
-    tune = functools.partial(_train, entry.name, inputs, recipe, config.pooling, config.precision)
+    tune = functools.partial(_train, entry.name, inputs, recipe, config)
     return Row(entry.name, tune, identity, claims=entry.claims)

@@ -1,4 +1,4 @@
-"""Measure models by what is trained on them: a regression on their vectors, or all of the model.
+"""Measure models by training on them: a regression on their vectors, or all of the model.
 
 SentEval evaluates the STS benchmark and SICK by a regression, and so does BURT (section 4.1): a
 model is "first trained on a regression task and then evaluated on the test set". BURT trains the

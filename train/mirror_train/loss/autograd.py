@@ -10,18 +10,15 @@ from torch import Tensor
 
 from mirror_train.loss.dispatch import kernel_named
 from mirror_train.loss.distributed import share
-from mirror_train.loss.kernel import Gathered, Inputs, Options
+from mirror_train.loss.kernel import Inputs, Options
 
 
-def evaluate(inputs: Inputs, options: Options, gathered: Gathered | None) -> Tensor:
-    """Return the loss, differentiable in z1, z2 and the hard negatives.
-
-    `gathered` holds the inputs of all processes, or is None for one process.
-    """
-    if gathered is None and torch.compiler.is_compiling():
+def evaluate(inputs: Inputs, options: Options) -> Tensor:
+    """Return the loss, differentiable in z1, z2 and the hard negatives."""
+    if options.gathered is None and torch.compiler.is_compiling():
         plain = (options.temperature, options.variant, options.kernel)
         return cast(Tensor, _operator(*inputs, *plain)[0])
-    return cast(Tensor, _Infonce.apply(*inputs, options, gathered))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _Infonce.apply(*inputs, options))  # type: ignore[no-untyped-call]
 
 
 class _Infonce(torch.autograd.Function):
@@ -29,27 +26,21 @@ class _Infonce(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *tensors, options, gathered = arguments
-        inputs = _contiguous(tensors)
-        result = kernel_named(options.kernel).forward(inputs, options, gathered)
-        if gathered is not None:
-            result = share(gathered, result)
-        ctx.options, ctx.gathered = options, gathered
+        *tensors, ctx.options = arguments
+        inputs, options = _contiguous(tensors), ctx.options
+        result = kernel_named(options.kernel).forward(inputs, options)
+        if options.gathered is not None:
+            result = share(options.gathered, result)
         ctx.save_for_backward(*inputs, result.weights, result.log_weights)
         return result.loss
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> Any:
+        *tensors, weights, log_weights = ctx.saved_tensors
+        given = (Inputs(*tensors), weights, log_weights, grad_output, ctx.options)
         with torch.no_grad():
-            grads = _differentiate_eagerly(ctx, grad_output)
-        return once(ctx.saved_tensors[:3], grads)
-
-
-def _differentiate_eagerly(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-    *tensors, weights, log_weights = ctx.saved_tensors
-    options, given = ctx.options, (Inputs(*tensors), weights, log_weights, grad_output)
-    grads = kernel_named(options.kernel).backward(*given, options, ctx.gathered)
-    return (*grads, *[None] * (6 - len(grads)))
+            grads = kernel_named(ctx.options.kernel).backward(*given)
+        return once(tensors[:3], (*grads, *[None] * (5 - len(grads))))
 
 
 def once(
@@ -92,7 +83,7 @@ _OPTIONS = "float temperature, str variant, str kernel"
 def _operator(*arguments: Any) -> tuple[Tensor, ...]:
     """Return loss, weights and log weights; see `mirror_train.loss.kernel.Objective`."""
     inputs, options = _contiguous(arguments[:4]), Options(*arguments[4:])
-    return tuple(kernel_named(options.kernel).forward(inputs, options, None))
+    return tuple(kernel_named(options.kernel).forward(inputs, options))
 
 
 @_operator.register_fake
@@ -112,7 +103,7 @@ def _backward_operator(*arguments: Any) -> list[Tensor]:
     inputs, options = _contiguous(arguments[:4]), Options(*arguments[7:])
     weights, log_weights, grad_output = arguments[4:7]
     kernel = kernel_named(options.kernel)
-    grads = kernel.backward(inputs, weights, log_weights, grad_output, options, None)
+    grads = kernel.backward(inputs, weights, log_weights, grad_output, options)
     # An operator's results must not share memory, but the torch kernel returns views of one tensor.
     return [grad.clone() for grad in grads] if options.kernel == "torch" else grads
 

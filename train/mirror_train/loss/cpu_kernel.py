@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mirror_rt import _core
-from mirror_train.loss.kernel import Gathered, Inputs, Objective, Options, Variant
+from mirror_train.loss.kernel import Inputs, Objective, Options, Variant
 from mirror_train.loss.problem import Problem, Sums
 
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -60,31 +60,21 @@ class CpuKernel:
                 f"this processor runs {', '.join(known)}, not {self._forced!r} ({_FORCED})"
             )
 
-    def forward(
-        self, inputs: Inputs, options: Options, gathered: Gathered | None = None
-    ) -> Objective:
-        problem = Problem.of(inputs, options, gathered)
+    def forward(self, inputs: Inputs, options: Options) -> Objective:
+        problem = Problem.of(inputs, options)
         rows, partners, columns = problem.normalized(self._normalize)
         execution = self._execution(rows)
         n = self._logsumexp(problem, rows, columns, execution)
         return self._objective(problem, rows, partners, n, execution)
 
     def backward(
-        self,
-        inputs: Inputs,
-        weights: Tensor,
-        log_weights: Tensor,
-        grad_output: Tensor,
-        options: Options,
-        gathered: Gathered | None = None,
+        self, inputs: Inputs, weights: Tensor, log_weights: Tensor, grad: Tensor, options: Options
     ) -> list[Tensor]:
-        problem = Problem.of(inputs, options, gathered)
-        factor = problem.scale / problem.count * grad_output.item()
+        problem = Problem.of(inputs, options)
+        factor = problem.scale / problem.count * grad.item()
         contract = functools.partial(self._contract, problem)
         gradients: list[Tensor] = []
-        for sums, rows, partners in problem.weighted_sums(
-            log_weights, gathered, self._normalize, contract
-        ):
+        for sums, rows, partners in problem.weighted_sums(log_weights, self._normalize, contract):
             gradients += self._finish(sums, rows, partners, self._pairs(problem), weights, factor)
         return gradients
 
@@ -104,7 +94,7 @@ class CpuKernel:
         """
         variant: Variant = "ntxent" if len(views) > 1 else "one_way"  # then view 2 is not read
         problem = Problem.of(
-            Inputs(views[0], views[-1], None, ids), Options(temperature, variant, "cpu"), None
+            Inputs(views[0], views[-1], None, ids), Options(temperature, variant, "cpu")
         )
         rows = self._normalize(problem.rows)
         execution = self._execution(rows)
@@ -148,12 +138,9 @@ class CpuKernel:
         self, teacher: Tensor, ids: Tensor | None, temperature: float,
         execution: _core.InfonceExecution,
     ) -> Tensor:  # fmt: skip
-        inputs, options = (
-            Inputs(teacher, teacher, None, ids),
-            Options(temperature, "one_way", "cpu"),
-        )
-        rows = self._normalize([teacher])
-        return self._logsumexp(Problem.of(inputs, options, None), rows, rows, execution)
+        options, rows = Options(temperature, "one_way", "cpu"), self._normalize([teacher])
+        problem = Problem.of(Inputs(teacher, teacher, None, ids), options)
+        return self._logsumexp(problem, rows, rows, execution)
 
     def _logsumexp(
         self, problem: Problem, rows: CpuRows, columns: CpuRows,

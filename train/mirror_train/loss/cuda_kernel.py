@@ -54,13 +54,11 @@ class CudaKernel:
         self._waves = (panel_tiles, logsumexp_tiles)
         self._batches: dict[Any, _Batch] = {}
 
-    def forward(
-        self, inputs: Inputs, options: Options, gathered: Gathered | None = None
-    ) -> Objective:
+    def forward(self, inputs: Inputs, options: Options) -> Objective:
         """Return what `Kernel.forward` says."""
         z1, z2, hard, _ = inputs
-        batch = self._batch(inputs, options.variant, gathered)
-        row_ranks, column_ranks = _ranks(inputs, options.variant, gathered)
+        batch, gathered = self._batch(inputs, options), options.gathered
+        row_ranks, column_ranks = _ranks(inputs, options)
         device = z1.device
         weights = torch.empty(batch.losses, dtype=torch.float32, device=device)
         log_weights = torch.empty_like(weights)
@@ -86,18 +84,12 @@ class CudaKernel:
         return Objective(loss, weights, log_weights)
 
     def backward(
-        self,
-        inputs: Inputs,
-        weights: Tensor,
-        log_weights: Tensor,
-        grad_output: Tensor,
-        options: Options,
-        gathered: Gathered | None = None,
+        self, inputs: Inputs, weights: Tensor, log_weights: Tensor, grad: Tensor, options: Options
     ) -> list[Tensor]:
         """Return what `Kernel.backward` says, of inputs and weights that `forward` had or made."""
         z1, z2, hard, _ = inputs
-        batch = self._batch(inputs, options.variant, gathered)
-        row_ranks, column_ranks = _ranks(inputs, options.variant, gathered)
+        batch, gathered = self._batch(inputs, options), options.gathered
+        row_ranks, column_ranks = _ranks(inputs, options)
         grads = [torch.empty_like(z1), torch.empty_like(z2)]
         if hard is not None:
             grads.append(torch.empty_like(hard))
@@ -116,7 +108,7 @@ class CudaKernel:
             weights.data_ptr(),
             log_weights.data_ptr(),
             0 if gathered is None else gathered.log_weights.data_ptr(),
-            grad_output.data_ptr(),
+            grad.data_ptr(),
             workspace.data_ptr(),
             grads[0].data_ptr(),
             grads[1].data_ptr(),
@@ -124,11 +116,12 @@ class CudaKernel:
         )
         return grads
 
-    def _batch(self, inputs: Inputs, variant: str, gathered: Gathered | None) -> _Batch:
+    def _batch(self, inputs: Inputs, options: Options) -> _Batch:
         """Return the batch of inputs like these, which are checked only when it is made."""
+        gathered = options.gathered
         tensors = inputs if gathered is None else (*inputs, *gathered.inputs)
         key = (
-            variant,
+            options.variant,
             *[
                 None if z is None else (z.shape, z.dtype, z.device, z.is_contiguous())
                 for z in tensors
@@ -140,7 +133,7 @@ class CudaKernel:
                 self._check(given, inputs.z1)
             if len(self._batches) >= _MOST_BATCHES:
                 self._batches.clear()
-            batch = self._batches[key] = self._make_batch(inputs, variant, gathered)
+            batch = self._batches[key] = self._make_batch(inputs, options)
         return batch
 
     def _check(self, inputs: Inputs, like: Tensor) -> None:
@@ -161,7 +154,7 @@ class CudaKernel:
                 raise ValueError(f"blocks must be contiguous, got strides {z.stride()}")
         n = len(z1)
         if len(z2) != n:
-            raise ValueError(f"z1 and z2 must have as many rows, got {n} and {len(z2)}")
+            raise ValueError(f"z1 and z2 must have equal numbers of rows, got {n} and {len(z2)}")
         if ids is None:
             return
         if ids.shape != (n,) or ids.dtype != torch.int64 or ids.device != like.device:
@@ -170,10 +163,11 @@ class CudaKernel:
                 f"{ids.device}"
             )
 
-    def _make_batch(self, inputs: Inputs, variant: str, gathered: Gathered | None) -> _Batch:
+    def _make_batch(self, inputs: Inputs, options: Options) -> _Batch:
+        gathered = options.gathered
         dtype = getattr(self._cuda.Dtype, DTYPES[inputs.z1.dtype])
         own, every = _sizes(inputs), (0, 0) if gathered is None else _sizes(gathered.inputs)
-        dim, one_way = inputs.z1.shape[1], variant == "one_way"
+        dim, one_way = inputs.z1.shape[1], options.variant == "one_way"
         native = self._cuda.Batch(*own, *every, dim, dtype, one_way, *self._waves)
         return _Batch(native, native.losses, native.forward_bytes, native.backward_bytes)
 
@@ -188,20 +182,18 @@ def _addresses(gathered: Gathered | None) -> tuple[int, int, int]:
     return gathered.z1.data_ptr(), gathered.z2.data_ptr(), address(gathered.hard)
 
 
-def _ranks(
-    inputs: Inputs, variant: str, gathered: Gathered | None
-) -> tuple[Tensor | None, Tensor | None]:
+def _ranks(inputs: Inputs, options: Options) -> tuple[Tensor | None, Tensor | None]:
     """Return int32 numbers of the ids of all rows and columns that belong to strings.
 
     They are equal exactly where ids are, and made without waiting for the device. Keep them until
     they have been passed.
     """
     own, every = inputs.ids, inputs.ids
-    if gathered is not None:
-        own, every = gathered.own_ids, gathered.ids
+    if options.gathered is not None:
+        own, every = options.gathered.own_ids, options.gathered.ids
     if own is None or every is None:
         return None, None
-    order, views = every.sort().values, 1 if variant == "one_way" else 2
+    order, views = every.sort().values, 1 if options.variant == "one_way" else 2
     rows = columns = torch.searchsorted(order, every, out_int32=True).repeat(views)
     if own is not every:
         rows = torch.searchsorted(order, own, out_int32=True).repeat(views)

@@ -79,13 +79,15 @@ def infonce(
     if variant not in _VARIANTS:
         raise ValueError(f"variant must be one of {', '.join(_VARIANTS)}, got {variant!r}")
     kernel = choose_kernel(impl, z1.device, z1.dtype)
-    options = Options(float(temperature), variant, kernel)
-    gathered = None
+    inputs, options = (
+        Inputs(z1, z2, hard_negatives, group_ids),
+        Options(float(temperature), variant, kernel),
+    )
     if process_group is not None:
         from mirror_train.loss.distributed import gather
 
-        gathered = gather(z1, z2, hard_negatives, group_ids, process_group)
-    return evaluate(Inputs(z1, z2, hard_negatives, group_ids), options, gathered)
+        options = options._replace(gathered=gather(*inputs, process_group))
+    return evaluate(inputs, options)
 
 
 def first_view(

@@ -25,11 +25,15 @@ class Inputs(NamedTuple):
 
 
 class Options(NamedTuple):
-    """The arguments of the loss that are not tensors; `kernel` is never "auto"."""
+    """The arguments of the loss beside its own inputs; `kernel` is never "auto".
+
+    `gathered` holds the inputs of all processes, or is None for one process.
+    """
 
     temperature: float
     variant: Variant
     kernel: str
+    gathered: Gathered | None = None
 
     @property
     def scale(self) -> float:
@@ -73,22 +77,16 @@ class Gathered:
 class Kernel(Protocol):
     """An implementation, which never waits for a device and is deterministic.
 
-    Inputs are contiguous. With `gathered`, the inputs of all processes, the loss is this process's
-    share of that of the joined batch.
+    Inputs are contiguous. With those of all processes, the loss is this process's share of that of
+    the joined batch.
     """
 
-    def forward(self, inputs: Inputs, options: Options, gathered: Gathered | None) -> Objective:
+    def forward(self, inputs: Inputs, options: Options) -> Objective:
         """Return the mean loss, and the weights of its gradient."""
         ...
 
     def backward(
-        self,
-        inputs: Inputs,
-        weights: Tensor,
-        log_weights: Tensor,
-        grad_output: Tensor,
-        options: Options,
-        gathered: Gathered | None,
+        self, inputs: Inputs, weights: Tensor, log_weights: Tensor, grad: Tensor, options: Options
     ) -> list[Tensor]:
         """Return the gradients of z1, z2 and, if there are any, the hard negatives."""
         ...

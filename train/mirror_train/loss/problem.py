@@ -59,10 +59,12 @@ class Problem:
     column_ids: Tensor | None  # int64 [n_columns], contiguous; None exactly when `row_ids` is
     scale: float  # 1 / temperature
     decoupled: bool  # whether only negatives are in the denominator
+    gathered: Gathered | None  # the inputs of all processes; None for one process
 
     @classmethod
-    def of(cls, inputs: Inputs, options: Options, gathered: Gathered | None) -> Problem:
+    def of(cls, inputs: Inputs, options: Options) -> Problem:
         """Return the problem of a process, whose inputs are contiguous."""
+        gathered = options.gathered
         one_way, n = options.variant == "one_way", len(inputs.z1)
         rows, partners = _sides(inputs, one_way)
         columns, anchors, world, ids, every = partners, None, 1, inputs.ids, inputs.ids
@@ -85,6 +87,7 @@ class Problem:
             column_ids=row_ids if every is ids or every is None else every.repeat(views),
             scale=options.scale,
             decoupled=options.variant == "decoupled",
+            gathered=gathered,
         )
 
     @property
@@ -102,7 +105,6 @@ class Problem:
     def weighted_sums(
         self,
         log_weights: Tensor,
-        gathered: Gathered | None,
         normalize: Callable[[list[Tensor]], RowsT],
         contract: Callable[[RowsT, RowsT, Tensor | None, Tensor | None, bool], Sums],
     ) -> Iterator[tuple[Tensor, RowsT, RowsT]]:
@@ -112,8 +114,8 @@ class Problem:
         `right`. No log weights stand for -inf, which rows past the strings have too.
         """
         rows, partners, columns = self.normalized(normalize)
-        every = log_weights if gathered is None else gathered.log_weights
-        both = not self.mutual and gathered is None
+        every = log_weights if self.gathered is None else self.gathered.log_weights
+        both = not self.mutual and self.gathered is None
         b = every if self.mutual else None
         sums, others = contract(rows, columns, log_weights, b, both)
         yield sums, rows, partners

@@ -9,7 +9,7 @@ the loss is
 Only cosines are compared, so the teacher's vectors may have any dimension. Those of most encoders
 share a direction, which makes all their cosines alike: take their mean off before.
 
-NT-Xent's n_i (see `infonce`) are the logarithms of what Q divides by. So one pass over the cosines
+NT-Xent's n_i (see `infonce`) are the logarithms of the divisors of Q. So one pass over the cosines
 of the student serves both parts, and with those of the teacher another; neither matrix is stored.
 """
 

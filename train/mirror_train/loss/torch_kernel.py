@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mirror_train.loss.kernel import Gathered, Inputs, Objective, Options
+from mirror_train.loss.kernel import Inputs, Objective, Options
 from mirror_train.loss.problem import Problem, Sums
 
 # Cosines held at once. Larger chunks are no faster; a chunk needs three or four tensors this large.
@@ -35,11 +35,9 @@ class TorchRows:
 class TorchKernel:
     """The `mirror_train.loss.kernel.Kernel` in plain PyTorch."""
 
-    def forward(
-        self, inputs: Inputs, options: Options, gathered: Gathered | None = None
-    ) -> Objective:
+    def forward(self, inputs: Inputs, options: Options) -> Objective:
         with torch.autocast(inputs.z1.device.type, enabled=False):
-            problem = Problem.of(inputs, options, gathered)
+            problem = Problem.of(inputs, options)
             rows, partners, columns = problem.normalized(_normalize)
             chunks = _chunks(rows, columns, problem, problem.count)
             n = torch.cat([torch.logsumexp(scores, dim=1) for _, scores in chunks])
@@ -55,24 +53,16 @@ class TorchKernel:
             return Objective(1 / problem.total * losses.sum(), weights, log_weights)
 
     def backward(
-        self,
-        inputs: Inputs,
-        weights: Tensor,
-        log_weights: Tensor,
-        grad_output: Tensor,
-        options: Options,
-        gathered: Gathered | None = None,
+        self, inputs: Inputs, weights: Tensor, log_weights: Tensor, grad: Tensor, options: Options
     ) -> list[Tensor]:
         with torch.autocast(inputs.z1.device.type, enabled=False):
-            problem = Problem.of(inputs, options, gathered)
+            problem = Problem.of(inputs, options)
             if problem.mutual:
                 weights = weights + _partners(weights, problem)
-            factor = problem.scale / problem.count * grad_output
+            factor = problem.scale / problem.count * grad
             contract = functools.partial(_contract, problem)
             gradients = []
-            for sums, rows, partners in problem.weighted_sums(
-                log_weights, gathered, _normalize, contract
-            ):
+            for sums, rows, partners in problem.weighted_sums(log_weights, _normalize, contract):
                 sums[: problem.count] -= weights[:, None] * _partners(partners.unit, problem)
                 along = (sums * rows.unit).sum(1, keepdim=True)
                 sums -= rows.unit * along.masked_fill(rows.norms <= _SHORTEST, 0)

@@ -26,7 +26,7 @@ from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained, quiet_transformers
 
 _BATCH = 64  # pairs that are scored at once
-# What sentence-transformers applies to the logits: torch's classes by their full names.
+# sentence-transformers applies these to the logits: torch's classes by their full names.
 _SIGMOID = "torch.nn.modules.activation.Sigmoid"
 _IDENTITY = "torch.nn.modules.linear.Identity"
 

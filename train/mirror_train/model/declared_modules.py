@@ -1,4 +1,4 @@
-"""Make the head of an encoder from what its folder declares, in mirror.json or modules.json."""
+"""Make the head of an encoder as its folder declares it, in mirror.json or modules.json."""
 
 from __future__ import annotations
 

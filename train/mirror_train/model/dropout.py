@@ -16,18 +16,6 @@ from mirror_rt.errors import ConfigError
 _NOT_FEATURE_DROPOUT = ("classifier_dropout", "summary_last_dropout", "layerdrop")
 
 
-def dropout_fields(config: Any) -> list[str]:
-    """Return the names of the configuration's dropout rates, for example hidden_dropout_prob."""
-    return sorted(
-        name
-        for name, value in config.to_dict().items()
-        if isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and name.endswith(("dropout", "dropout_prob", "pdrop"))
-        and name not in _NOT_FEATURE_DROPOUT
-    )
-
-
 def set_dropout(config: Any, rate: float) -> None:
     """Set every dropout rate of a model configuration, before the model is built from it.
 
@@ -35,8 +23,11 @@ def set_dropout(config: Any, rate: float) -> None:
 
     Setting the configuration also reaches the dropout inside fused attention, which has no module.
     """
-    for name in dropout_fields(config):
-        setattr(config, name, rate)
+    for name, value in config.to_dict().items():
+        is_rate = isinstance(value, int | float) and not isinstance(value, bool)
+        known = name.endswith(("dropout", "dropout_prob", "pdrop"))
+        if is_rate and known and name not in _NOT_FEATURE_DROPOUT:
+            setattr(config, name, rate)
 
 
 @contextlib.contextmanager
@@ -55,9 +46,13 @@ def drophead(model: Any, rate: float) -> Iterator[None]:
     with contextlib.ExitStack() as hooks:
         if rate > 0:
             heads = int(model.config.num_attention_heads)
+
+            def drop(module: torch.nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor] | None:
+                dropped = module.training
+                return (drop_heads(inputs[0], heads=heads, rate=rate),) if dropped else None
+
             for projection in _output_projections(model, rate):
-                handle = projection.register_forward_pre_hook(_hook(heads, rate))
-                hooks.callback(handle.remove)
+                hooks.callback(projection.register_forward_pre_hook(drop).remove)
         yield
 
 
@@ -75,13 +70,6 @@ def drop_heads(context: Tensor, *, heads: int, rate: float) -> Tensor:
     scale = (kept * (heads / kept.sum(dim=1, keepdim=True))).to(context.dtype)
     by_head = context.reshape(batch, length, heads, width // heads)
     return (by_head * scale[:, None, :, None]).reshape(batch, length, width)
-
-
-def _hook(heads: int, rate: float) -> Any:
-    def hook(module: torch.nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor] | None:
-        return (drop_heads(inputs[0], heads=heads, rate=rate),) if module.training else None
-
-    return hook
 
 
 def _output_projections(model: Any, rate: float) -> list[torch.nn.Module]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mirror_rt.bundle.families import takes_token_types
+from mirror_rt.tokens.batching import plan_batches
 from mirror_rt.tokens.padding import PaddedBatch, RaggedTokens
 from mirror_train.compute.random_state import RandomState
 from mirror_train.model.pooling_head import Head
@@ -21,29 +22,7 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 # The overhead of one more pass through the layers (kernel launches, small matrices), in tokens.
 # CPU: for all-MiniLM-L6-v2 on words and two AMD EPYC cores, all values from 32 to 512 are as fast.
 _PASS_COST = {"cpu": 128, "cuda": 8192}
-
-
-def length_groups(lengths: Rows, *, pass_cost: int) -> list[Rows]:
-    """Sort rows by length and split them into the groups that are cheapest to run one by one.
-
-    A group of r rows of at most L tokens costs r * L + `pass_cost` tokens; the split with the least
-    sum is found by dynamic programming over the distinct lengths. Returned are the row indices of
-    each group; every row is in exactly one group.
-    """
-    order = np.argsort(lengths, kind="stable")
-    distinct, counts = np.unique(lengths, return_counts=True)
-    ends = np.concatenate([[0], np.cumsum(counts)])
-    best, cut = [0], [0]
-    for j, length in enumerate(distinct, 1):
-        costs = [best[i] + int(ends[j] - ends[i]) * int(length) + pass_cost for i in range(j)]
-        cut.append(int(np.argmin(costs)))
-        best.append(costs[cut[-1]])
-    groups = []
-    j = len(distinct)
-    while j > 0:
-        groups.append(order[ends[cut[j]] : ends[j]])
-        j = cut[j]
-    return groups
+_MOST_TOKENS = 1 << 18  # of a pass, for which another one costs hardly more
 
 
 def embed_batch(
@@ -93,7 +72,7 @@ class Forward:
         lengths = self._lengths(tokens)[:n]
         if self.pad_to is None:
             pass_cost = _PASS_COST.get(self.device.type, 8192)
-            groups = length_groups(lengths, pass_cost=pass_cost)
+            groups = plan_batches(lengths, token_budget=_MOST_TOKENS, run_cost=pass_cost)
         else:
             groups = [np.arange(n)]
         if max_rows is not None:

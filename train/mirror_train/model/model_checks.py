@@ -140,7 +140,7 @@ def check_architecture(folder: Path, config: Any) -> None:
 def check_weights(folder: Path, report: dict[str, Any], *, optional: tuple[str, ...]) -> None:
     """Refuse weights that are missing, or have the wrong shape, by transformers' report.
 
-    What is missing and begins with one of `optional` is not needed.
+    Weights that begin with one of `optional` are not needed.
     """
     missing = sorted(key for key in report["missing_keys"] if not key.startswith(optional))
     if missing:

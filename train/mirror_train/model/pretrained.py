@@ -145,7 +145,7 @@ class Pretrained:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model that was found, and what its folder declares, before it is loaded.
+    """A model that was found, and the declarations in its folder, before it is loaded.
 
     Attributes:
         name: the path or hub name that the user gave.

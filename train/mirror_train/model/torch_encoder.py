@@ -32,7 +32,7 @@ class TorchEncoder(BatchEncoder):
         pretrained: the model and its tokenizer.
         head: maps token vectors to a text vector, and says whether it is normalised by default;
             None for the one that the model's folder declares, else the mean.
-        max_length: maximum number of tokens of a text; None for as many as the model takes.
+        max_length: maximum number of tokens of a text; None for the limit of the model.
         pad_to: pad and cut every text to this many tokens, for `mean-with-padding`; None for not.
         device: where to compute; the model is moved there. None for the CPU.
         copy_tokenizer: work on a copy, so that the tokenizer of `pretrained` gets no limit and can
