@@ -39,7 +39,7 @@ def describe_checkpoint(described: ModelDescription, pooling: PoolingChoice = "a
         BundleError: a file is missing or damaged, or declares what the engine does not compute.
     """
     folder = described.folder
-    if pooling == "auto" and described.is_classifier:
+    if pooling == "auto" and (described.is_classifier or described.answers):
         raise BundleError(f"{folder} scores pairs of texts: mirror_rt.Reranker.load takes it")
     checkpoint_family(described)
     made = of_declared(described, native_variants(described), pooling, "safetensors files")

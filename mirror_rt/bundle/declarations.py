@@ -25,7 +25,8 @@ _TEXT_OPTIONS = tuple(
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 # The modules whose configuration is read: by their names, and that of the ledger's table.
-_CONFIGURED = {"Pooling": "Pooling", "Dense": "Dense", "mirror_train.glow.Flow": "Flow"}
+_CONFIGURED = {"Pooling": "Pooling", "Dense": "Dense", "LogitScore": "LogitScore",
+               "mirror_train.glow.Flow": "Flow"}  # fmt: skip
 _NO_LIMIT = 1_000_000  # transformers writes larger numbers where a tokenizer has no limit
 _KNOWN_POOLINGS = POOLING_MODES - {"mean-with-padding"}  # which only mirror.json declares
 

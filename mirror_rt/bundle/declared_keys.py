@@ -92,6 +92,10 @@ LEDGER: dict[str, dict[str, Key]] = {
         **_used("the vector that it maps, which must be that of the text", "module_input_name",
                 "module_output_name"),
     },
+    "LogitScore": {
+        **_used("the tokens whose logits make a score", "true_token_id", "false_token_id"),
+        **_idle("the logits of a language model", "module_input_name"),
+    },
     "Flow": {
         **_used("the sizes of a flow", "in_features", "blocks", "levels", "hidden_size"),
     },

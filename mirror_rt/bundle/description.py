@@ -140,6 +140,15 @@ class ModelDescription:
         first = str(names[0]) if isinstance(names, list) and names else ""
         return first.endswith("ForSequenceClassification") and len(self.modules) < 2
 
+    @property
+    def answers(self) -> bool:
+        """Whether it is Qwen3-Reranker, a language model whose next word tells if a document fits.
+
+        Nothing in its files says so, and others that have them want other texts: its name counts.
+        """
+        causal = self.config.get("architectures") == ["Qwen3ForCausalLM"] and not self.poolings
+        return causal and "qwen3-reranker" in str(self.folder.resolve()).lower()
+
     def check_kind(self, expected: ModelKind) -> None:
         """Raise BundleError if the folder declares another kind of model."""
         if self.kind not in (None, expected):
