@@ -35,7 +35,7 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
 def describe_checkpoint(described: ModelDescription, pooling: PoolingChoice = "auto") -> Manifest:
     """Return the manifest of an encoder, by the declarations beside its weights."""
     folder = described.folder
-    if pooling == "auto" and described.is_classifier:
+    if pooling == "auto" and (described.is_classifier or described.answers):
         raise BundleError(f"{folder} scores pairs of texts: mirror_rt.Reranker.load takes it")
     checkpoint_family(described)
     made = of_declared(described, native_variants(described), pooling, "safetensors files")

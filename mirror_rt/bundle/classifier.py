@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
@@ -19,10 +20,11 @@ from mirror_rt.bundle.checkpoint_files import (
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.families import Family, Tensors
 from mirror_rt.bundle.graph_header import read_header
-from mirror_rt.bundle.manifest import Manifest, PoolingMode, Variant
+from mirror_rt.bundle.manifest import Layout, Manifest, PoolingMode, Variant
 from mirror_rt.bundle.plain_manifest import LOGITS, derived_manifest, width
 from mirror_rt.bundle.score_layers import LayerActivation, ScoreActivation, ScoreLayer, ScoreLayers
 from mirror_rt.errors import BundleError
+from mirror_rt.io.tensors import MappedTensors
 
 Floats = npt.NDArray[np.float32]
 # transformers' names of activations, where they are not ours.
@@ -32,6 +34,7 @@ NAMES: dict[str, LayerActivation] = {
     "linear": "identity",
     "swish": "silu",
 }
+_ANSWERED = 8192  # tokens of a pair, by Qwen3-Reranker's model card
 _USUAL_LABELS = 2  # where config.json names none
 # transformers' names of poolings, and ours.
 _POOLINGS: dict[str, PoolingMode] = {
@@ -56,7 +59,28 @@ class Head(NamedTuple):
 def read_head(described: ModelDescription) -> Head:
     """Read the head of a cross-encoder from its weights in safetensors; errors as `head_of`."""
     family, stored = checkpoint_family(described), open_weights(described)
+    if described.answers:
+        return _answer_head(described, stored)
     return head_of(described, family, stored.names, stored.floats)
+
+
+def _answer_head(described: ModelDescription, stored: MappedTensors) -> Head:
+    """Make the head that gives how much more likely `yes` is than `no` as the next token."""
+    path = described.transformer / Layout.tokenizer
+    try:
+        vocabulary = json.loads(described.tokenizer.content or path.read_bytes())["model"]["vocab"]
+        tokens = [int(vocabulary[answer]) for answer in ("yes", "no")]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise BundleError(f"{path} has no tokens for yes and no: {error}") from error
+    for module in described.modules:
+        of_module = [module.declared.values.get(f"{name}_token_id") for name in ("true", "false")]
+        if module.name == "LogitScore" and of_module != tokens:
+            raise BundleError(f"{module.folder} scores by other tokens than yes and no, {tokens}")
+    name = "lm_head" if "lm_head.weight" in stored.names else "embed_tokens"
+    yes, no = stored.floats(f"{name}.weight")[tokens]
+    layer = ScoreLayer(len(yes), 1)
+    head = ScoreLayers([layer], ["yes"], score_activation(described, 1))
+    return Head("lasttoken", head, [[(yes - no)[None], np.zeros(1, np.float32)]])
 
 
 def head_of(
@@ -126,6 +150,8 @@ def describe_cross_encoder(described: ModelDescription) -> Manifest:
         variants={name: asdict(one) for name, one in native_variants(described).items()},
         format="safetensors files",
     )
+    if described.answers:
+        made = replace(made, max_length=min(made.max_length, _ANSWERED))
     return with_history(described, made)
 
 
@@ -159,8 +185,11 @@ def describe_scoring_graphs(described: ModelDescription, variants: dict[str, Var
 
 def _check_pairs(described: ModelDescription) -> None:
     described.check_kind("CrossEncoder")
-    if not described.is_classifier:
-        raise BundleError(f"{described.folder} scores no pairs: it is no sequence classification")
+    if not described.is_classifier and not described.answers:
+        raise BundleError(
+            f"{described.folder} scores no pairs: it is no sequence classification, and no "
+            "language model by the name of Qwen3-Reranker, the only one whose form is known"
+        )
 
 
 def score_activation(described: ModelDescription, labels: int) -> ScoreActivation:

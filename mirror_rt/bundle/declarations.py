@@ -25,7 +25,9 @@ _TEXT_OPTIONS = tuple(
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 # The modules whose configuration is read: by their names, and that of the ledger's table.
-_CONFIGURED = {"Pooling": "Pooling", "Dense": "Dense", "mirror_train.glow.Flow": "Flow"}
+_CONFIGURED = {"Pooling": "Pooling", "Dense": "Dense", "LogitScore": "LogitScore",
+               "mirror_train.glow.Flow": "Flow"}  # fmt: skip
+_WAYS = (("forward", "last_hidden_state"), ("forward", "logits"))
 _NO_LIMIT = 1_000_000  # transformers writes larger numbers where a tokenizer has no limit
 _KNOWN_POOLINGS = POOLING_MODES - {"mean-with-padding"}  # which only mirror.json declares
 
@@ -119,6 +121,23 @@ def read_poolings(modules: list[Module]) -> tuple[tuple[PoolingMode, ...], str]:
             f"{advice}"
         )
     return tuple(found), ""
+
+
+def check_modality(file: DeclaredFile, *, message: bool) -> None:
+    """Refuse a module that makes texts messages of a chat, unless `message` says that they may be.
+
+    One that takes another output of the model than a vector of each token, or logits, is refused.
+    """
+    declared = file.values.get("modality_config")
+    if declared is None:
+        return
+    text = declared.get("text") if isinstance(declared, dict) else None
+    way = (text.get("method"), text.get("method_output_name")) if isinstance(text, dict) else ()
+    if way not in _WAYS or ("message" in declared and not message):
+        raise BundleError(
+            f"{file.path}: modality_config passes texts through {sorted(map(str, declared))}, "
+            f"{way}, expected text alone, through one of {_WAYS}"
+        )
 
 
 def read_prompts(file: DeclaredFile) -> tuple[dict[str, str], str | None]:

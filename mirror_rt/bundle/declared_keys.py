@@ -38,7 +38,8 @@ def _keys(use: str, why: str, *names: str) -> dict[str, Key]:
 
 _used, _idle, _refused = (partial(_keys, use) for use in (USED, NO_EFFECT, REFUSED))
 _LOADING = ("trust_remote_code", "attn_implementation", "add_pooling_layer", "use_fast",
-            "low_cpu_mem_usage", "device_map", "local_files_only")  # fmt: skip
+            "low_cpu_mem_usage", "device_map", "local_files_only", "use_cache",
+            "output_attentions", "output_hidden_states", "chat_template")  # fmt: skip
 # The keys of the older layout of a Pooling, in the order in which it joins several poolings.
 POOLING_FLAGS: dict[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
@@ -71,8 +72,9 @@ LEDGER: dict[str, dict[str, Key]] = {
     "sentence_bert_config.json": {
         **_used("most tokens of a text", "max_seq_length"),
         **_used("texts are lower-cased first", "do_lower_case"),
-        **_idle("found by the files beside it", "transformer_task", "modality_config",
-                "module_output_name"),
+        **_used("what becomes of texts, and which output of the model is taken",
+                "modality_config"),
+        **_idle("found by the files beside it", "transformer_task", "module_output_name"),
         **_idle("padding is left out, which changes no vector", "unpad_inputs"),
         **_refused("further arguments of its libraries are not applied", *_ARGUMENTS),
         **_refused("limits of tokens for queries and documents are not applied", "query_length",
@@ -92,12 +94,16 @@ LEDGER: dict[str, dict[str, Key]] = {
         **_used("the vector that it maps, which must be that of the text", "module_input_name",
                 "module_output_name"),
     },
+    "LogitScore": {
+        **_used("the tokens whose logits make a score", "true_token_id", "false_token_id"),
+        **_idle("the logits of a language model", "module_input_name"),
+    },
     "Flow": {
         **_used("the sizes of a flow", "in_features", "blocks", "levels", "hidden_size"),
     },
     "config.json": {
         **_used("the family, whose row says how positions are numbered", "model_type"),
-        **_used("the length of a token vector", "hidden_size", "dim", "d_model"),
+        **_used("the length of a token vector", "hidden_size", "dim", "d_model", "n_embd"),
         **_used("the token to pad with", "pad_token_id"),
         **_used("most tokens of a text", "max_position_embeddings", "position_biased_input"),
         **_used("whether it encodes texts or scores pairs", "architectures"),
@@ -217,7 +223,7 @@ def _sizes(values: Mapping[str, Any]) -> dict[str, int]:
 def _is_neutral(value: Any) -> bool:
     """Return whether a value has no effect: an empty one, or arguments that change no vector."""
     if isinstance(value, Mapping):
-        return all(name in _LOADING or part in _NEUTRAL for name, part in value.items())
+        return all(name in _LOADING or part in (None, "", [], {}) for name, part in value.items())
     return any(value == neutral and type(value) is type(neutral) for neutral in _NEUTRAL)
 
 

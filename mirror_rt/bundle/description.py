@@ -17,6 +17,7 @@ from mirror_rt.bundle.declarations import (
     MODULES,
     WEIGHTS,
     Module,
+    check_modality,
     length_of,
     read_modules,
     read_poolings,
@@ -140,6 +141,14 @@ class ModelDescription:
         first = str(names[0]) if isinstance(names, list) and names else ""
         return first.endswith("ForSequenceClassification") and len(self.modules) < 2
 
+    @property
+    def answers(self) -> bool:
+        """Whether it is Qwen3-Reranker, a language model whose next word tells if a document fits.
+
+        Nothing in its files says so, and others that have them want other texts: its name counts.
+        """
+        return _answers(self.folder, self.config) and not self.poolings
+
     def check_kind(self, expected: ModelKind) -> None:
         """Raise BundleError if the folder declares another kind of model."""
         if self.kind not in (None, expected):
@@ -151,6 +160,11 @@ class ModelDescription:
         if self.pooling_fault:
             raise BundleError(self.pooling_fault)
         return self.poolings
+
+
+def _answers(folder: Path, config: Mapping[str, Any]) -> bool:
+    causal = config.get("architectures") == ["Qwen3ForCausalLM"]
+    return causal and "qwen3-reranker" in str(folder.resolve()).lower()
 
 
 def describe_folder(
@@ -190,6 +204,7 @@ def describe_folder(
             if adapter.is_file():
                 raise BundleError(f"{adapter} declares an adapter: {_MERGE}")
         refuse(files, allowed)
+        check_modality(texts, message=_answers(folder, config.values))
     poolings, fault = read_poolings(modules)
     prompts, default = read_prompts(settings)
     return ModelDescription(

@@ -477,7 +477,7 @@ SHIFTED = frozenset({
     "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
 })  # fmt: skip
 # The names that families give to the length of a token vector, in the order of preference.
-WIDTHS = ("hidden_size", "dim", "d_model")
+WIDTHS = ("hidden_size", "dim", "d_model", "n_embd")
 
 # For any other model of AutoModel: its attention is exported as it is, and its head is kept.
 GENERIC = Family()
@@ -506,7 +506,9 @@ def positions(config: Mapping[str, Any], declared: int | None = None) -> int | N
     if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
         return None
     kind = str(config.get("model_type"))
+    names = FAMILIES.get(kind, GENERIC).tensors
+    rotates = names is not None and names.rotations and not names.neighbours
     relative = config.get("position_biased_input") is False  # of DeBERTa
-    if relative or kind == "modernbert" or config.get("rope_parameters"):
+    if relative or rotates or config.get("rope_parameters"):
         return max(rows, declared or 0)
     return rows - (padding if isinstance(padding, int) else 1) - 1 if kind in SHIFTED else rows

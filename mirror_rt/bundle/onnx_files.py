@@ -119,6 +119,8 @@ def scores_pairs(folder: Path) -> bool:
     if declared_format(folder) in BUNDLES:
         return declared_format(folder) == "mirror_rt cross-encoder"
     described = describe_folder(folder)
+    if described.answers:
+        return described.weights is not None
     return described.is_classifier and (
         described.weights is not None or onnx_variants(folder) != {}
     )

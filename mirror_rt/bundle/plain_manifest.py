@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any, Literal
 
-from mirror_rt.bundle.declarations import whole
+from mirror_rt.bundle.declarations import token_of, whole
 from mirror_rt.bundle.dense_files import declared_layers
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.families import WIDTHS, positions
@@ -130,7 +130,12 @@ def _pad_id(described: ModelDescription) -> int:
         raise BundleError(f"{path} is not valid JSON: {error}") from error
     padding = values.get("padding") if isinstance(values, dict) else None
     given = padding.get("pad_id") if isinstance(padding, dict) else None
-    found = (whole(given), whole(described.config.get("pad_token_id")))
+    found = [whole(given), whole(described.config.get("pad_token_id"))]
+    token = token_of(described.tokenizer.values.get("pad_token"))  # all that Qwen3's files say
+    added = values.get("added_tokens") if isinstance(values, dict) else None
+    for one in added if isinstance(added, list) else ():
+        if token is not None and isinstance(one, dict) and one.get("content") == token:
+            found.append(whole(one.get("id")))
     return _known(described, "the token to pad with", found, "pad_token_id")
 
 

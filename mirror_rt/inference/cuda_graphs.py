@@ -130,7 +130,7 @@ class CapturedShapes:
         capture = _Capture(
             opened.io_binding(),
             {
-                name: make(list(array.shape), np.int64, *self._memory)
+                name: make(list(array.shape), array.dtype, *self._memory)
                 for name, array in example.items()
             },
             {
@@ -148,7 +148,7 @@ class CapturedShapes:
         return capture
 
     @staticmethod
-    def _inputs(batch: PaddedBatch, session: GraphSession) -> dict[str, npt.NDArray[np.int64]]:
+    def _inputs(batch: PaddedBatch, session: GraphSession) -> dict[str, npt.NDArray[np.integer]]:
         return graph_inputs(batch, session.inputs, keep_padding=True)
 
     def _replay(self, shape: Shape, batch: PaddedBatch, output: str) -> Vectors:

@@ -8,11 +8,12 @@ from typing import Protocol
 from mirror_rt.bundle.manifest import BUNDLES, Layout, Manifest
 from mirror_rt.bundle.plain_manifest import LOGITS, TEXT_OUTPUT, TOKEN_OUTPUTS
 from mirror_rt.errors import BundleError
-from mirror_rt.tokens.joining import JoinedTokens
+from mirror_rt.tokens.joining import POSITIONS, JoinedTokens
 from mirror_rt.tokens.padding import PaddedBatch
 
 # The graph of a bundle gives all of its outputs. Plain ONNX files give one of theirs at least.
 BUNDLE_OUTPUTS = ("sentence_embedding", "pooled_embedding")
+_INTEGERS = {"tensor(int64)", "tensor(int32)", "i64", "i32"}
 _PLAIN_OUTPUTS = (*TOKEN_OUTPUTS, TEXT_OUTPUT)
 
 
@@ -54,11 +55,11 @@ def outputs_of(manifest: Manifest) -> tuple[str, ...]:
 def check_graph(graph: GraphPorts, manifest: Manifest) -> None:
     """Raise BundleError if a graph does not take and give what its manifest's format promises."""
     plain = manifest.format not in BUNDLES
-    takes = PaddedBatch._fields + (() if plain else JoinedTokens._fields)
-    unusable = {*graph.inputs} - {*takes} or {*graph.inputs.values()} - {"tensor(int64)", "i64"}
+    takes = PaddedBatch._fields + ((POSITIONS,) if plain else JoinedTokens._fields)
+    unusable = {*graph.inputs} - {*takes} or {*graph.inputs.values()} - _INTEGERS
     if unusable or "input_ids" not in graph.inputs:
         taken = ", ".join(f"{name} {kind}" for name, kind in graph.inputs.items())
-        raise BundleError(f"{graph.graph} takes {taken}; expected int64 {', '.join(takes)}")
+        raise BundleError(f"{graph.graph} takes {taken}; expected integers {', '.join(takes)}")
     gives = outputs_of(manifest)
     given = [name for name in gives if name in graph.outputs]
     if not given or (len(given) < len(gives) and not plain):

@@ -31,7 +31,7 @@ from mirror_rt.reranking.options import (
 )
 from mirror_rt.reranking.score_head import ScoredModel, ScoreHead
 from mirror_rt.tokens.chunking import TokenRows
-from mirror_rt.tokens.pairs import Pair, PairTokenizer, as_pair
+from mirror_rt.tokens.pairs import Pair, PairTokenizer, QuestionTokenizer, as_pair
 from mirror_rt.tokens.validity import why_invalid
 from mirror_rt.tokens.windows import TextWindow, text_windows
 
@@ -96,7 +96,8 @@ class Reranker(LoadedBundle):
         head = ScoreHead.read(self.description)
         self.labels = tuple(head.described.labels)
         self.activation: ScoreActivation = head.described.activation
-        tokenizer = PairTokenizer.from_file(
+        kind = QuestionTokenizer if self.description.answers else PairTokenizer
+        tokenizer = kind.from_file(
             folder / manifest.tokenizer,
             max_length=manifest.max_length,
             pad_id=manifest.pad_id,

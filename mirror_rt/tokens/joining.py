@@ -5,7 +5,7 @@ A padding-free graph takes this as inputs, so that it need not wait for the card
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from mirror_rt.tokens.padding import PaddedBatch
 
+POSITIONS = "position_ids"
 Int64 = npt.NDArray[np.int64]
 
 
@@ -47,10 +48,15 @@ def join_tokens(attention_mask: Int64, *, keep_padding: bool = False) -> JoinedT
 
 
 def graph_inputs(
-    batch: PaddedBatch, names: Collection[str], *, keep_padding: bool = False
-) -> dict[str, Int64]:
-    """Return the arrays that a graph with inputs of these names takes for a batch."""
-    given = batch._asdict()
+    batch: PaddedBatch, names: Mapping[str, str], *, keep_padding: bool = False
+) -> dict[str, npt.NDArray[np.integer]]:
+    """Return the arrays that a graph with inputs of these names and types takes for a batch."""
+    given: dict[str, npt.NDArray[np.integer]] = batch._asdict()
+    if POSITIONS in names:
+        given[POSITIONS] = np.maximum(batch.attention_mask.cumsum(axis=1) - 1, 0)
     if JoinedTokens._fields[0] in names:
         given |= join_tokens(batch.attention_mask, keep_padding=keep_padding)._asdict()
-    return {name: given[name] for name in names}
+    return {
+        name: given[name].astype(np.int32 if "32" in kind else np.int64, copy=False)
+        for name, kind in names.items()
+    }

@@ -30,6 +30,16 @@ _FORM = re.compile("(-*)(0+)(-*)(1+)(-*)")
 _PROBES = ("a", "я 1 的 .")
 
 
+# The template of Qwen3-Reranker's model card.
+_BEFORE = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
+    'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+    "<|im_start|>user\n"
+)
+_AFTER = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+
+
 class Pair(NamedTuple):
     """A query and a document, and which of them is cut where they have too many tokens."""
 
@@ -103,7 +113,7 @@ class PairTokenizer(TextTokenizer):
 
     def limit(self, max_length: int) -> None:
         """Set the most tokens of a pair, special tokens included; not while pairs are tokenised."""
-        special = self._tokenizer.num_special_tokens_to_add(is_pair=True)
+        special = self._special_of_pairs()
         if max_length - special < 2:
             raise ConfigError(
                 Setting("max_length"),
@@ -116,6 +126,9 @@ class PairTokenizer(TextTokenizer):
             f"the query leaves no room for a document: both may have {self._room} tokens "
             "(truncation='longest_first' cuts the query, too)"
         )
+
+    def _special_of_pairs(self) -> int:
+        return self._tokenizer.num_special_tokens_to_add(is_pair=True)
 
     def find_invalid(self, inputs: Sequence[Any]) -> dict[int, str]:
         """Return index -> reason for each input that is no pair of texts."""
@@ -213,6 +226,44 @@ class PairTokenizer(TextTokenizer):
         coded = np.array(found.ids, np.int32) ^ -np.array(types, np.int32)
         before, middle, after = (coded[spans[part]] for part in (0, 2, 4))
         return before, middle, after, (of_query.pop(), of_document.pop())
+
+
+class QuestionTokenizer(PairTokenizer):
+    """A tokenizer of pairs as Qwen3-Reranker's model card asks whether a document fits a query.
+
+    A prompt takes the place of its usual instruction. Where a pair is too long, its document is
+    cut, whatever the pair says: the template has it last.
+    """
+
+    def __call__(self, texts: Sequence[Any], *, prompt: str = "") -> TokenizedTexts:
+        """Tokenise valid pairs; `prompt` is the instruction."""
+        # A blank belongs to the word behind it, and an end of line may to what is before it.
+        before = f"<Instruct>: {prompt or _INSTRUCTION}\n<Query>: "
+        return super().__call__([
+            Pair(f"{before}{pair.query}\n", f" {pair.document}", "only_second", pair.left)
+            for pair in texts
+        ])  # fmt: skip
+
+    def find_invalid(self, inputs: Sequence[Any]) -> dict[int, str]:
+        """Return index -> reason for each input that is no pair of two texts."""
+        alone = {
+            i: "the document is missing"
+            for i, item in enumerate(inputs)
+            if isinstance(item, Pair) and item.document is None
+        }
+        return alone | super().find_invalid(inputs)
+
+    def _special_of_pairs(self) -> int:
+        return sum(map(len, self._read_frame()[:3]))
+
+    def _read_frame(self) -> tuple[Ids, Ids, Ids, tuple[int, int]]:
+        if self._tokenizer.num_special_tokens_to_add(is_pair=False):
+            raise ConfigError("its post_processor puts special tokens around texts")
+        before, middle, after = (
+            np.array(one.ids, np.int32)
+            for one in self._encode([_BEFORE, "<Document>:", _AFTER], special=False)
+        )
+        return before, middle, after, (0, 0)
 
 
 def _why_invalid(item: Any) -> str | None:

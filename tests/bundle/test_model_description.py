@@ -272,6 +272,8 @@ DECISIVE = [
     ("sentence_bert_config.json", "model_kwargs", {"attention": "other"}),
     ("sentence_bert_config.json", "tokenizer_args", {"model_max_length": 3}),
     ("sentence_bert_config.json", "query_length", 32),
+    ("sentence_bert_config.json", "processing_kwargs", {"text": {"max_length": 16}}),
+    ("sentence_bert_config.json", "config_kwargs", {"is_causal": False}),
     ("config.json", "quantization_config", {"bits": 4}),
     ("config.json", "some_adapter", "x"),
     ("tokenizer_config.json", "auto_map", {"AutoTokenizer": ["own.Tokenizer", None]}),
@@ -294,6 +296,42 @@ def test_arguments_of_loading_alone_are_no_reason_to_refuse(published):
     loading = {"trust_remote_code": True, "add_pooling_layer": False}
     change(folder / "sentence_bert_config.json", model_args=loading)
     Encoder.load(folder)
+
+
+WAY = {"method": "forward", "method_output_name": "last_hidden_state"}
+
+
+@pytest.mark.parametrize(
+    "modalities",
+    [
+        {"text": WAY, "message": WAY | {"format": "flat"}},
+        {"message": WAY},
+        {"text": WAY | {"method_output_name": "pooler_output"}},
+        {"text": WAY | {"method_output_name": ["hidden_states", -2]}},
+        {"text": WAY | {"method": "get_text_features"}},
+        {"text": "forward"},
+        [],
+    ],
+    ids=str,
+)
+def test_texts_that_go_another_way_are_refused(published, modalities):
+    """As messages of a chat template, or to another output of the model."""
+    folder = published()
+    change(folder / "sentence_bert_config.json", modality_config={"text": WAY})
+    Encoder.load(folder)
+    change(folder / "sentence_bert_config.json", modality_config=modalities)
+    with pytest.raises(BundleError, match=r"modality_config passes texts through"):
+        Encoder.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [("nomic_bert", 8192), ("modernbert", 8192), ("roformer", 2048), ("bert", 2048)],
+)
+def test_positions_that_rotate_have_no_end(kind, most):
+    config = {"model_type": kind, "max_position_embeddings": 2048}
+    assert positions(config, 8192) == most
+    assert positions(config, 100) == positions(config) == 2048
 
 
 def test_an_adapter_is_refused_wherever_it_is(published):

@@ -130,6 +130,57 @@ def test_a_scale_for_a_whole_batch_changes_no_vector(publish, tmp_path, caplog, 
     assert not any("quantised dynamically" in line for line in caplog.messages)
 
 
+@pytest.mark.parametrize("width", ["int32", "int64"])
+def test_the_inputs_of_published_graphs(publish, width):
+    """Optimum's graphs of decoders take positions, and others int32."""
+    folder, helper = publish(), onnx.helper
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(width))
+    inputs = ["input_ids", "attention_mask", "position_ids"]
+    numbers = np.linspace(0.5, 1.5, 32, dtype=np.float32)
+    nodes = [
+        node
+        for name in (inputs[0], inputs[2])
+        for node in (
+            helper.make_node("Cast", [name], [f"{name}.float"], to=onnx.TensorProto.FLOAT),
+            helper.make_node("Unsqueeze", [f"{name}.float", "last"], [f"{name}.wide"]),
+            helper.make_node("Pow", [f"{name}.wide", "numbers"], [f"{name}.vectors"]),
+        )
+    ]
+    nodes.append(
+        helper.make_node(
+            "Sub", [f"{inputs[0]}.vectors", f"{inputs[2]}.vectors"], ["token_embeddings"]
+        )
+    )
+    graph = helper.make_graph(
+        nodes,
+        "published",
+        [helper.make_tensor_value_info(name, kind, ["rows", "tokens"]) for name in inputs],
+        [
+            helper.make_tensor_value_info(
+                "token_embeddings", onnx.TensorProto.FLOAT, ["rows", "tokens", 32]
+            )
+        ],
+        [
+            onnx.numpy_helper.from_array(x, name)
+            for x, name in [(np.array([-1]), "last"), (numbers, "numbers")]
+        ],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(
+        helper.make_model(graph, opset_imports=opset, ir_version=9), folder / "onnx/model.onnx"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    config["n_embd"] = config.pop("hidden_size")
+    (folder / "config.json").write_text(json.dumps(config))
+    with Encoder.load(folder, providers="cpu") as encoder:
+        found, ids = encoder.encode_tokens(TEXTS), encoder.tokenize(TEXTS)
+    for row, vectors in zip(ids, found, strict=True):
+        places = np.arange(len(row), dtype=np.float32)[:, None]
+        np.testing.assert_allclose(
+            vectors, np.float32(row)[:, None] ** numbers - places**numbers, rtol=1e-5
+        )
+
+
 @pytest.mark.parametrize(
     ("file", "values", "message"),
     [

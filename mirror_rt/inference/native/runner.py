@@ -196,7 +196,8 @@ def buckets(span: int, farthest: int, positions: int) -> Places:
         far = np.maximum(away, own).astype(np.float32) / np.float32(own)
         steps = np.log(far) / np.log(np.float32((farthest - 1) / own)) * np.float32(own - 1)
         away = np.where(away <= own, away, np.ceil(steps).astype(np.int64) + own)
-    return np.clip(span - 1 + np.sign(key) * away, 0, 2 * span - 1).astype(np.int32)
+    places: Places = np.clip(span - 1 + np.sign(key) * away, 0, 2 * span - 1).astype(np.int32)
+    return places
 
 
 def distances(relative: Floats, positions: int) -> Floats:

@@ -28,6 +28,7 @@ from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.loaded_graph import LoadedGraph
 from mirror_rt.inference.openvino.compiling import choose_precision, compile_graph, import_openvino
 from mirror_rt.inference.providers import OPENVINO
+from mirror_rt.tokens.joining import graph_inputs
 from mirror_rt.tokens.padding import PaddedBatch
 
 logger = logging.getLogger("mirror_rt")
@@ -72,7 +73,7 @@ class OpenVinoRunner(LoadedGraph):
     def run(self, batch: PaddedBatch, output: str) -> npt.NDArray[np.float32]:
         """Run a batch: float32 [rows, D], or [rows, length, D] for the vectors of its tokens."""
         compiled, idle = self._open()
-        feeds = {name: getattr(batch, name) for name in self.inputs}
+        feeds = graph_inputs(batch, self.inputs)
         try:
             try:
                 request = idle.pop()
