@@ -63,7 +63,7 @@ def available_cpus() -> int:
 
 def processor_names(root: Path = _ROOT) -> list[str]:
     """Return the name of each processor, as far as Linux or Python tell them."""
-    lines = _lines(root / "proc/cpuinfo")
+    lines = lines_of(root / "proc/cpuinfo")
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return names or [name for name in (platform.processor(),) if name]
 
