@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from mirror_rt.errors import ConfigError, OverloadedError
-from mirror_rt.scheduling.requests import BatchReport, Request, WaitingText
-from mirror_rt.scheduling.tokenizing import TokenizerLoad
-from mirror_rt.scheduling.waiting import WaitingTexts
+from mirror_rt.scheduling.requests import (
+    BatchReport,
+    Limits,
+    Request,
+    Tokenizing,
+    WaitingText,
+    Work,
+)
 from mirror_rt.tokens.windows import size_of
 
-# Each run, and each request, multiplies the weight of those before it by this: about ten count.
+# Each run, request or step of tokenising multiplies the weight of those before it by this, so that
+# about ten count.
 _DECAY = 0.9
 # Tokens of a text before any was seen: English has one for every 4 or 5 characters, many other
 # languages have more.
@@ -29,19 +34,11 @@ _RUNS_OF_LARGE, _PART_OF_WAIT = 2, 0.25
 _BRIEF_SECONDS, _BRIEF_COSTS = 0.015, 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The most that a queue takes and that a run has, and the costs of runs."""
+class Queued(Protocol):
+    """The rows in the queue, as far as admission counts them."""
 
-    max_texts: int  # that may wait; those of large requests shut out no small one
-    max_tokens: int  # that may wait
-    max_wait: float | None  # seconds that the work before a request may take; None for any time
-    # Tokens of a row. As many may always wait, or one slow run could make the queue refuse all.
-    max_length: int
-    token_budget: int  # padded tokens of a batch of more than one text
-    run_cost: int  # fixed cost of a run, expressed in tokens
-    dimension: int  # length D of the vectors
-    pad_to: int | None  # tokens that each row costs; None where it costs as many as it has
+    tokens: int
+    large_tokens: int
 
 
 class Admission:
@@ -51,7 +48,7 @@ class Admission:
     none. The queue, whose rows are `queued`, holds its lock.
     """
 
-    def __init__(self, queued: WaitingTexts, limits: Limits) -> None:
+    def __init__(self, queued: Queued, limits: Limits) -> None:
         self._queued, self._limits = queued, limits
         self._most_of_small = _RUNS_OF_LARGE * limits.token_budget
         self.open: set[Request] = set()  # admitted and not over
@@ -75,7 +72,8 @@ class Admission:
         self.open.add(request)
         self._texts[request.large] += request.waiting
         self.set_unqueued(request, tokens)
-        self.tokenizing.count(request.tokenizing, request.tokenizing.size)
+        if size := request.tokenizing.size:
+            self.tokenizing.count(request.tokenizing, size)
 
     def refusing(self, request: Request) -> tuple[float, str] | None:
         """Return for how many seconds all were refused, and why this request of a token would be.
@@ -111,7 +109,8 @@ class Admission:
         """Note the rest of a request: rows, tokens, and the size of its texts to tokenise."""
         self.set_waiting(request, rows)
         self.set_unqueued(request, tokens)
-        self.tokenizing.count(request.tokenizing, size)
+        if request.tokenizing.size != size:
+            self.tokenizing.count(request.tokenizing, size)
 
     def tokenized(self, request: Request, tokens: int) -> None:
         """Replace the estimate of a request's tokens by their number."""
@@ -199,6 +198,40 @@ class Admission:
                 wait = min(wait, max(1.0, _latest(self.open) - time.monotonic()))
             wait = max(wait, tokenizer)
             raise OverloadedError(f"what waits takes {wait:.2g} s", retry_after=wait)
+
+
+class TokenizerLoad:
+    """Forecasts the time of the work admitted to each thread. The queue holds its lock."""
+
+    def __init__(self) -> None:
+        self._waiting = {False: 0, True: 0}  # microseconds, by thread
+        # Seconds and characters of the last steps, by the kind of work.
+        self._seen: dict[Work, tuple[float, float]] = {}
+
+    def before(self, wanted: Tokenizing) -> float:
+        """Return the seconds that all work before this takes in its thread."""
+        return self._waiting[wanted.long] / 1e6 if wanted.size else 0.0
+
+    def seconds(self, wanted: Tokenizing) -> float:
+        """Return how long some work takes, judging by the last steps; 0 before the first one.
+
+        Work of a kind that was not seen yet is taken to be as slow as the slowest one.
+        """
+        rates = {kind: seconds / size for kind, (seconds, size) in self._seen.items()}
+        return wanted.size * rates.get(wanted.work, max(rates.values(), default=0.0))
+
+    def count(self, wanted: Tokenizing, size: int) -> None:
+        """Note how much of a request is still to be done, 0 once nothing is."""
+        wanted.size = size
+        microseconds = int(1e6 * self.seconds(wanted)) if size else 0
+        self._waiting[wanted.long] += microseconds - wanted.microseconds
+        wanted.microseconds = microseconds
+
+    def learn(self, work: Work, size: int, seconds: float) -> None:
+        """Judge the pace by a step that has ended."""
+        if size:
+            before = self._seen.get(work, (0.0, 0.0))
+            self._seen[work] = _DECAY * before[0] + seconds, _DECAY * before[1] + size
 
 
 class TokenEstimate:

@@ -19,8 +19,7 @@ from mirror_rt.pipeline.options import EncodeKeywords, EncodePlan
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.scheduling.device_thread import DeviceThread
 from mirror_rt.scheduling.queue import RequestQueue
-from mirror_rt.scheduling.requests import Request, RequestTimes
-from mirror_rt.scheduling.tokenizing import Tokenizing, Work
+from mirror_rt.scheduling.requests import Request, RequestTimes, Tokenizing, Work
 from mirror_rt.tokens.chunking import TokenRows
 from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.tokens.tokenization import Stopped
@@ -115,8 +114,14 @@ class Intake:
         request.exempt, request.prepare = exempt, prepare
         # The cache is a file, for which no event loop waits.
         asks_cache = self._pipeline.cache is not None and not exempt
-        if here or (_is_short(request.texts) and prepare is None and not asks_cache):
-            self._put(request, _tokenize(self._pipeline, request), wake=self._lookups is None)
+        short = _is_short(request.texts) and prepare is None
+        if here or (short and not asks_cache):
+            rows = (
+                self._pipeline.tokenize(request.texts, request.plan)
+                if short and request.texts
+                else _tokenize(self._pipeline, request)
+            )
+            self._put(request, rows, wake=self._lookups is None)
             if self._lookups is not None:
                 self._lookups.run_next()
         else:

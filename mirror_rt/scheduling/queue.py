@@ -12,10 +12,15 @@ from typing import Any
 
 from mirror_rt.errors import ClosedError, DeadlineError, OverloadedError
 from mirror_rt.pipeline.results import Vectors
-from mirror_rt.scheduling.admission import Admission, Limits
-from mirror_rt.scheduling.requests import BatchReport, Request, SchedulerStatistics, WaitingText
-from mirror_rt.scheduling.rows import RequestRows
-from mirror_rt.scheduling.waiting import WaitingTexts, still_wanted
+from mirror_rt.scheduling.admission import Admission
+from mirror_rt.scheduling.requests import (
+    BatchReport,
+    Limits,
+    Request,
+    SchedulerStatistics,
+    WaitingText,
+)
+from mirror_rt.scheduling.waiting import RequestRows, WaitingTexts, still_wanted
 from mirror_rt.tokens.chunking import TokenRows
 
 _NONE_FOUND: Mapping[int, Vectors] = MappingProxyType({})

@@ -7,21 +7,38 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.pipeline.options import EncodePlan
 from mirror_rt.pipeline.pipeline import EncodedTexts, Vectors
-from mirror_rt.scheduling.tokenizing import Tokenizing
 from mirror_rt.tokens.chunking import TokenRows
 
+# The kinds of work: texts are tokenised, cut to some of their tokens before, or shown in their
+# tokens; token ids are checked, or joined to texts.
+Work = Literal["tokenize", "shorten", "show", "check", "join"]
 Finish = Callable[[Vectors, TokenRows, EncodePlan], EncodedTexts]
 
 # A text without a deadline, or with a later one, is due this many seconds after it came: more
 # urgent texts may overtake it until then, and no text starves.
 _PATIENCE = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The most that a queue takes and that a run has, and the costs of runs."""
+
+    max_texts: int  # that may wait; those of large requests shut out no small one
+    max_tokens: int  # that may wait
+    max_wait: float | None  # seconds that the work before a request may take; None for any time
+    # Tokens of a row. As many may always wait, or one slow run could make the queue refuse all.
+    max_length: int
+    token_budget: int  # padded tokens of a batch of more than one text
+    run_cost: int  # fixed cost of a run, expressed in tokens
+    dimension: int  # length D of the vectors
+    pad_to: int | None  # tokens that each row costs; None where it costs as many as it has
 
 
 @dataclass(slots=True)
@@ -49,6 +66,16 @@ class RequestTimes:
         self.runs += 1
         self.queue_seconds = max(self.queue_seconds, began - arrived)
         self.run_seconds += seconds
+
+
+@dataclass(slots=True)
+class Tokenizing:
+    """The work of a request that a tokenising thread has not done yet; at first there is none."""
+
+    work: Work = "tokenize"  # its kind
+    size: int = 0  # their characters or token ids that are not done
+    long: bool = False  # whether it takes several steps, and so the thread for such work
+    microseconds: int = 0  # forecast of the time that they take
 
 
 @dataclass(slots=True, eq=False)

@@ -18,11 +18,10 @@ from mirror_rt.keywords import with_visible_options
 from mirror_rt.pipeline.inputs import Inputs
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline
-from mirror_rt.scheduling.admission import Limits
 from mirror_rt.scheduling.device_thread import DeviceThread
 from mirror_rt.scheduling.intake import Intake
 from mirror_rt.scheduling.queue import RequestQueue
-from mirror_rt.scheduling.requests import BatchReport, RequestTimes, SchedulerStatistics
+from mirror_rt.scheduling.requests import BatchReport, Limits, RequestTimes, SchedulerStatistics
 from mirror_rt.scheduling.turns import Turns
 from mirror_rt.vectors.quantization import Embeddings
 

@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from mirror_rt import OverloadedError, Scheduler
-from mirror_rt.scheduling.tokenizing import TokenizerLoad, Tokenizing
+from mirror_rt.scheduling.admission import TokenizerLoad
+from mirror_rt.scheduling.requests import Tokenizing
 from step_encoder import StepEncoder
 
 

@@ -18,8 +18,7 @@ from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.pipeline import EncodedTexts, Vectors
 from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.scheduling import BatchReport, RequestTimes, Scheduler, Turns
-from mirror_rt.scheduling.requests import Request
-from mirror_rt.scheduling.tokenizing import Work
+from mirror_rt.scheduling.requests import Request, Work
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.models.served_models import NamedEncoder
 from mirror_rt.server.monitoring.metrics import ModelMetrics
