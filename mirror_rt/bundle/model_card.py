@@ -148,7 +148,8 @@ def _introduction(manifest: Manifest) -> str:
         named = next((table[system] for table in tables if system in table), None)
         by = _UNNAMED.get(system, system) if named is None else named.paper
         if teacher := (manifest.training or {}).get("teacher"):
-            by = f"{by}, following the teacher {teacher['name']}"
+            base = teacher.get("base_model")
+            by = f"{by}, following the teacher {teacher['name']}{f' ({base})' if base else ''}"
         noun = f"{manifest.level or 'string'}s"
         tuned = f"tuned on {strings} {noun}{of}, without labels, by {by}"
         if named is not None and named.labelled:

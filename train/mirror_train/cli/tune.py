@@ -21,6 +21,7 @@ from mirror_train.recipes.recipe import load_recipe
 from mirror_train.systems.options import print_result
 from mirror_train.training.fit import UNSPACED, letters_by_script
 from mirror_train.training.run_config import TrainConfig
+from mirror_train.training.teacher_model import known_languages
 
 if TYPE_CHECKING:
     from mirror_train.model.pretrained import Pretrained
@@ -47,6 +48,7 @@ class Tune(TuneOptions):
         mirror-rt tune --words en --out tuned --resume
         mirror-rt tune --words en --out tuned --loss-batch 2000
         mirror-rt tune multilingual-e5-small --words en --teacher tuned --out taught
+        mirror-rt tune --lang en,fr --joint --thesaurus --teacher tuned --out taught
         mirror-rt tune --recipe simcse --data lines.txt --out tuned
         mirror-rt tune --recipe simcse-nli --data snli_1.0_train.jsonl --data-format nli --out tuned
         mirror-rt tune --recipe mirror-ms --data synonyms.tsv --data-format synonyms --out tuned
@@ -86,13 +88,23 @@ class Tune(TuneOptions):
 
     def _tune_joint(self) -> None:
         self._check_no_engine()
-        taught = self.recipe or "teacher" in self.config.values()
-        config = self._config(
-            self._recipe_for(None)
-            if taught
-            else self._say("joint", "for one encoder of many languages")
+        if self.synonyms.thesaurus:
+            raise ConfigError(
+                "--joint takes what is installed for its languages: pass --thesaurus without a "
+                "value"
+            )
+        taught = "teacher" in self.config.values()
+        name, reason = "joint", "for one encoder of many languages"
+        if taught:
+            name, reason = "joint-teacher", "to follow a teacher, and contrast all languages"
+        config = self._config(self.recipe or self._say(name, reason))
+        joint = joint_run(
+            self.strings,
+            self.languages,
+            seed=config.seed,
+            synonyms=self.synonyms.thesaurus is not None,
+            known=partial(known_languages, config) if taught else tuple,
         )
-        joint = joint_run(self.strings, self.languages, seed=config.seed)
         self._tune(joint.data, config, self.model or JOINT_BASE, joint)
 
     def _config(self, recipe: str) -> TrainConfig:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from mirror_rt.bundle.identity import digest_of
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.evaluation import evaluate_geometry
 from mirror_train.data.batches import Batches, batch_sizes, check_loss_batch
@@ -78,13 +77,12 @@ def tune(
         recipe = recipe.replace(pooling=chosen.pooling)
         check_recipe(recipe, data, base, processes.count)
         cached = None if loss_batch == recipe.batch_size else loss_batch
-        folder = find_teacher(run, data, recipe, own_loss=loss is not None)
-        taught: dict[str, Any] = {} if folder is None else {"teacher": digest_of(folder)}
+        lesson = find_teacher(run, data, recipe, own_loss=loss is not None)
         settings = dataclasses.asdict(recipe)
         if loss is not None:
             kind = loss if hasattr(loss, "__qualname__") else type(loss)
             settings["loss"] = f"{kind.__module__}.{kind.__qualname__}"
-        run.start(data.sha256(), settings, loss_batch=cached, **taught)
+        run.start(data.sha256(), settings, loss_batch=cached, **(lesson.identity if lesson else {}))
         sizes = batch_sizes(len(data), loss_batch, processes.count)
         steps, ended_by = planned_steps(recipe, len(sizes))
         batches = Batches(
@@ -98,9 +96,7 @@ def tune(
         )
         pad_to = pad_length(recipe)
         untuned = run.encoder(Head([chosen.before]), pad_to=pad_to)
-        teacher = (
-            None if folder is None else read_teacher(run, data, folder, taught["teacher"], untuned)
-        )
+        teacher = None if lesson is None else read_teacher(run, lesson, untuned)
         before = _isotropy(run, data, untuned)
         layer = fit_whitening(base, data, recipe, seed=seed, device=run.device)
         layers, mlp = [] if layer is None else [layer], _mlp(base, recipe, seed)
