@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from mirror_train.recipes.recipe import load_recipe
 from mirror_train.systems.options import print_result
 from mirror_train.training.fit import UNSPACED, letters_by_script
 from mirror_train.training.run_config import TrainConfig
-from mirror_train.training.teacher_model import known_languages
+from mirror_train.training.teacher_model import AUTO, known_languages
 
 if TYPE_CHECKING:
     from mirror_train.model.pretrained import Pretrained
@@ -49,6 +50,7 @@ class Tune(TuneOptions):
         mirror-rt tune --words en --out tuned --loss-batch 2000
         mirror-rt tune multilingual-e5-small --words en --teacher tuned --out taught
         mirror-rt tune --lang en,fr --joint --thesaurus --teacher tuned --out taught
+        mirror-rt tune --lang all --teacher auto --out taught
         mirror-rt tune --recipe simcse --data lines.txt --out tuned
         mirror-rt tune --recipe simcse-nli --data snli_1.0_train.jsonl --data-format nli --out tuned
         mirror-rt tune --recipe mirror-ms --data synonyms.tsv --data-format synonyms --out tuned
@@ -66,7 +68,8 @@ class Tune(TuneOptions):
         file = self.synonyms.thesaurus or (data is not None and not data.is_dir())
         if self.strings.longer_than is not None and (data is None or data.is_dir()):
             raise ConfigError("--longer-than goes with a file as --data")
-        if languages.joint:
+        ready = self.config.values().get("teacher") == Path(AUTO) and not file
+        if languages.joint or (ready and self.strings.lang):
             self._tune_joint()
         elif languages.dictionary or languages.installed:
             raise ConfigError("--dictionary and --installed go with --joint")

@@ -92,9 +92,10 @@ class TrainConfig(RunConfig):
             follows the batch size, the loss `loss_batch`. By default the batch size.
         task: name of the head that the layer becomes.
         teacher: of Mirror-BERT, an encoder whose cosines are followed: what `Encoder.load` takes, a
-            bundle, a tuned folder or a name. Of pairs, it reads the first text; of those of several
-            languages, one that it knows. Of Trans-Encoder, the folder of a cross-encoder that
-            labels the pairs of the first cycle, in the place of one that learns from the base
+            bundle, a tuned folder or a name; or `auto`, which is all-mpnet-base-v2, tuned on
+            English words and kept in the cache. Of pairs, it reads the first text; of those of
+            several languages, one that it knows. Of Trans-Encoder, the folder of a cross-encoder
+            that labels the pairs of the first cycle, in the place of one that learns from the base
             model.
     """
 
