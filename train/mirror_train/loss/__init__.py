@@ -1,4 +1,4 @@
-"""The losses: InfoNCE, as in Mirror-BERT, with its kernels, multi-similarity, soft targets."""
+"""The losses: InfoNCE, as in Mirror-BERT, with its kernels, and others that systems take."""
 
 from mirror_train.loss.infonce import first_view, infonce
 from mirror_train.loss.multi_similarity import multi_similarity

@@ -20,6 +20,7 @@ from mirror_rt.schema import Rule, check_rules, least
 
 Level = Literal["word", "phrase", "sentence"]
 Loss = Literal["ntxent", "decoupled", "one_way", "first_view", "multi_similarity"]
+CosineLoss = Literal["squared", "cosent", "angle"]
 ViewMask = Literal[SpanMask, "tokens", "random-tokens"]
 Mlp = Literal["none", "training", "pooler"]
 RecipePooling = Literal[Pooling, "auto"]
