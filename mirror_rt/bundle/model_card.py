@@ -164,6 +164,8 @@ def _introduction(manifest: Manifest) -> str:
             f"{manifest.max_length} tokens."
         )
     made = f"A text encoder: strings in, vectors of {manifest.dimension} dimensions out. "
+    if parts := " or ".join(map(str, manifest.matryoshka)):
+        made += f"The first {parts} stand alone, too: `encode(texts, truncate_dim=N)`. "
     if manifest.is_static:
         return (
             f"{made}It is static: a table with a vector for each token, whose mean is a text's, "

@@ -24,6 +24,13 @@ CosineLoss = Literal["squared", "cosent", "angle"]
 ViewMask = Literal[SpanMask, "tokens", "random-tokens"]
 Mlp = Literal["none", "training", "pooler"]
 RecipePooling = Literal[Pooling, "auto"]
+
+
+def _are_rising(numbers: Any) -> bool:
+    whole = isinstance(numbers, tuple | list) and all(type(one) is int for one in numbers)
+    return whole and [0, *numbers] == sorted({0, *numbers})
+
+
 # Numbers with their ranges.
 Positive = Annotated[float, Rule("greater than 0", lambda value: value > 0)]
 NotNegative = Annotated[float, Rule("at least 0", lambda value: value >= 0)]
@@ -108,6 +115,9 @@ class Recipe(Hyperparameters):
             nearest that the base model gave them, 0 .. 1; by default this is not measured.
         teacher_weight: with a teacher, the share of the loss that follows its cosines, above 0; the
             rest contrasts the strings. At 1, strings need no second view.
+        matryoshka: numbers of first dimensions of a vector that are trained to stand alone, such as
+            64, 128 and 256: the loss is the sum of that of the whole vectors and those of each of
+            these parts (Kusupati et al. 2022); by default the whole alone.
     """
 
     level: Level
@@ -142,9 +152,14 @@ class Recipe(Hyperparameters):
     teacher_weight: Annotated[
         float, Rule("above 0 and at most 1", lambda weight: 0 < weight <= 1)
     ] = 1.0
+    matryoshka: Annotated[
+        tuple[int, ...] | None, Rule("rising numbers of dimensions, of 1 and more", _are_rising)
+    ] = None
 
     def __post_init__(self) -> None:
         Hyperparameters.__post_init__(self)
+        if self.matryoshka is not None:  # a list in TOML and JSON
+            object.__setattr__(self, "matryoshka", tuple(self.matryoshka) or None)
         # Values that the loss ignores are refused, so that none seems to have an effect.
         if self.loss == "multi_similarity":
             if self.temperature != 1:

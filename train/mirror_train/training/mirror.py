@@ -88,11 +88,16 @@ def mirror_steps(
 ) -> Steps:
     """Return the steps of a run: each has one part, the views of its batch (EMNLP 2021, section 2).
 
-    An `own` loss takes the place of the recipe's, and so does that of a `teacher`.
+    An `own` loss takes the place of the recipe's, and so does that of a `teacher`. It is added up
+    over the whole vectors and the first dimensions that the recipe's `matryoshka` names.
     """
     tokenize = ViewTokenizer(base, recipe)
 
     def loss(batch: StepBatch, z: Tensor) -> Tensor:
+        sizes = (*(recipe.matryoshka or ()), z.shape[1])
+        return torch.stack([loss_of(batch, z[:, :size]) for size in sizes]).sum()
+
+    def loss_of(batch: StepBatch, z: Tensor) -> Tensor:
         if own is not None:
             return own(*z.chunk(batch.views))
         if teacher is not None:

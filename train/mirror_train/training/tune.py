@@ -6,13 +6,16 @@ import dataclasses
 import logging
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from mirror_rt.bundle.json_document import read_json
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.evaluation import evaluate_geometry
+from mirror_rt.io.atomic import write_json
 from mirror_train.data.batches import Batches, batch_sizes, check_loss_batch
 from mirror_train.data.training_data import TrainingData
 from mirror_train.model.dense import Dense
@@ -136,6 +139,7 @@ def tune(
             level=recipe.level,
             language=data.language,
             pad_to=pad_to,
+            also=partial(_declare_parts, recipe, base.dimension),
         )
         if teacher is not None:
             forget_vectors(run)
@@ -189,6 +193,14 @@ def _mlp(base: Pretrained, recipe: Recipe, seed: int) -> Dense | None:
     return layer
 
 
+def _declare_parts(recipe: Recipe, dimension: int, folder: Path) -> None:
+    """Say in config.json which dimensions were trained to stand alone, as vLLM looks for them."""
+    if recipe.matryoshka:
+        path = folder / "config.json"
+        sizes = {"is_matryoshka": True, "matryoshka_dimensions": [*recipe.matryoshka, dimension]}
+        write_json(path, read_json(path, "model") | sizes)
+
+
 def load_base(config: TrainConfig) -> Pretrained:
     """Load the base model of a run, with the dropout of its recipe."""
     return load_pretrained(config.model, dropout=config.recipe.dropout, **config.load_options())
@@ -216,6 +228,19 @@ def check_recipe(recipe: Recipe, data: TrainingData, base: Pretrained, processes
     if recipe.mlp != "none" and (recipe.whitening or recipe.pooling == "mean-with-padding"):
         raise ConfigError(
             Setting("mlp"), " goes neither with whitening nor with the pooling mean-with-padding"
+        )
+    if recipe.matryoshka and recipe.matryoshka[-1] >= base.dimension:
+        raise ConfigError(
+            field="matryoshka",
+            expected=f"less than the {base.dimension} dimensions of {base.name}",
+            value=recipe.matryoshka,
+        )
+    if recipe.matryoshka and recipe.mlp == "training":
+        raise ConfigError(
+            Setting("matryoshka"),
+            " does not go with ",
+            Setting("mlp", "training"),
+            ", whose layer is left out of what is written",
         )
     if recipe.whitening and recipe.pooling == "mean-with-padding":
         raise ConfigError(
