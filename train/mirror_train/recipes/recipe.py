@@ -118,6 +118,8 @@ class Recipe(Hyperparameters):
         matryoshka: numbers of first dimensions of a vector that are trained to stand alone, such as
             64, 128 and 256: the loss is the sum of that of the whole vectors and those of each of
             these parts (Kusupati et al. 2022); by default the whole alone.
+        crop: each view of a string is a random run of its words, of this share of them, above 0 and
+            below 1 (see `crop_words`); by default all of them.
     """
 
     level: Level
@@ -154,6 +156,9 @@ class Recipe(Hyperparameters):
     ] = 1.0
     matryoshka: Annotated[
         tuple[int, ...] | None, Rule("rising numbers of dimensions, of 1 and more", _are_rising)
+    ] = None
+    crop: Annotated[
+        float | None, Rule("greater than 0 and less than 1", lambda share: 0 < share < 1)
     ] = None
 
     def __post_init__(self) -> None:

@@ -116,6 +116,7 @@ def find_teacher(run: Run, data: TrainingData, recipe: Recipe, *, own_loss: bool
         (own_loss, " has a loss of its own: pass no other"),
         (recipe.loss != "ntxent", f" goes with the loss ntxent, not with {recipe.loss}"),
         (recipe.same_dropout, " does not go with controlled dropout"),
+        (recipe.crop is not None, " reads whole strings, and does not go with crops of them"),
         (data.hard_negatives is not None, f" has no use for the hard negatives of {data.source}"),
     ):
         if wrong:
