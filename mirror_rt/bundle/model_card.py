@@ -149,7 +149,11 @@ def _introduction(manifest: Manifest) -> str:
         by = _UNNAMED.get(system, system) if named is None else named.paper
         if teacher := (manifest.training or {}).get("teacher"):
             base = teacher.get("base_model")
-            by = f"{by}, following the teacher {teacher['name']}{f' ({base})' if base else ''}"
+            guides = manifest.recipe and manifest.recipe.get("guide_margin") is not None
+            by = (
+                f"{by}, {'guided by' if guides else 'following the teacher'} {teacher['name']}"
+                f"{f' ({base})' if base else ''}"
+            )
         noun = f"{manifest.level or 'string'}s"
         tuned = f"tuned on {strings} {noun}{of}, without labels, by {by}"
         if named is not None and named.labelled:

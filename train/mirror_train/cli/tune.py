@@ -96,7 +96,7 @@ class Tune(TuneOptions):
                 "--joint takes what is installed for its languages: pass --thesaurus without a "
                 "value"
             )
-        taught = "teacher" in self.config.values()
+        taught = self._follows()
         name, reason = "joint", "for one encoder of many languages"
         if taught:
             name, reason = "joint-teacher", "to follow a teacher, and contrast all languages"
@@ -140,13 +140,17 @@ class Tune(TuneOptions):
         """Return the recipe that is named, or else the one for the strings."""
         if self.recipe is not None:
             return self.recipe
-        if "teacher" in self.config.values():
+        if self._follows():
             return self._say("teacher", "to follow a teacher")
         if self.synonyms.thesaurus is not None:
             return self._say("synonyms", "for the synonyms of a thesaurus")
         if data is None:
             return self._say("word", "for words")
         return self._say(*default_recipe(data, self.strings.data_format))
+
+    def _follows(self) -> bool:
+        """Tell whether there is a teacher that is followed, and not a guide."""
+        return "teacher" in self.config.values() and "guide_margin" not in self.changes.values()
 
     def _say(self, recipe: str, reason: str) -> str:
         if is_first_process() and not self.languages.json:

@@ -120,6 +120,9 @@ class Recipe(Hyperparameters):
             these parts (Kusupati et al. 2022); by default the whole alone.
         crop: each view of a string is a random run of its words, of this share of them, above 0 and
             below 1 (see `crop_words`); by default all of them.
+        guide_margin: makes the teacher a guide, which is not followed: two strings are no negatives
+            of each other if their cosine by it is at least that of a string and its positive, less
+            this margin (see `guided`).
     """
 
     level: Level
@@ -160,6 +163,7 @@ class Recipe(Hyperparameters):
     crop: Annotated[
         float | None, Rule("greater than 0 and less than 1", lambda share: 0 < share < 1)
     ] = None
+    guide_margin: Annotated[float | None, least(0)] = None
 
     def __post_init__(self) -> None:
         Hyperparameters.__post_init__(self)

@@ -107,20 +107,30 @@ def find_teacher(run: Run, data: TrainingData, recipe: Recipe, *, own_loss: bool
         BundleError: there is no such model.
         ConfigError: the teacher does not go with the other settings.
     """
+    guides = recipe.guide_margin is not None
     if (name := run.config.teacher_name) is None:
-        if recipe.teacher_weight != 1:
-            raise ConfigError(Setting("teacher_weight"), " goes with ", Setting("teacher"))
+        for needs, field in ((recipe.teacher_weight != 1, "teacher_weight"),
+                             (guides, "guide_margin")):  # fmt: skip
+            if needs:
+                raise ConfigError(Setting(field), " goes with ", Setting("teacher"))
         return None
     for wrong, why in (
         (run.processes.count > 1, " is for one process: start none with torchrun"),
         (own_loss, " has a loss of its own: pass no other"),
         (recipe.loss != "ntxent", f" goes with the loss ntxent, not with {recipe.loss}"),
         (recipe.same_dropout, " does not go with controlled dropout"),
-        (recipe.crop is not None, " reads whole strings, and does not go with crops of them"),
+        (
+            recipe.crop is not None and not guides,
+            " reads whole strings, and does not go with crops of them",
+        ),
+        (guides and recipe.teacher_weight != 1, " guides and is not followed, so has no weight"),
         (data.hard_negatives is not None, f" has no use for the hard negatives of {data.source}"),
     ):
         if wrong:
             raise ConfigError(Setting("teacher"), why)
+    if guides:
+        folder = teacher_folder(run.config)
+        return Lesson(folder, digest_of(folder), list(data.first))
     known = known_languages(run.config)
     strings = _strings_read(data, known)
     if known and data.language is not None and not is_of(data.language, known):
@@ -147,13 +157,26 @@ def find_teacher(run: Run, data: TrainingData, recipe: Recipe, *, own_loss: bool
 def read_teacher(run: Run, lesson: Lesson, student: EmbeddingModel) -> Teacher:
     """Encode the strings that the teacher reads.
 
-    What is finished is kept in the folder OUT.teacher, by everything that decides it.
-
     Raises:
         ConfigError: the teacher is the student's base model.
         ModelError: a vector is not finite.
     """
     texts = list(dict.fromkeys(one for one in lesson.strings if one is not None))
+    vectors, record = encoded(run, lesson, texts)
+    _refuse_student(run, vectors, student.encode(texts[:_COMPARED]))
+    row_of = {text: row for row, text in enumerate(texts)}
+    return Teacher(
+        np.array([-1 if one is None else row_of[one] for one in lesson.strings]),
+        torch.from_numpy(vectors - vectors.mean(axis=0)),
+        record,
+    )
+
+
+def encoded(run: Run, lesson: Lesson, texts: list[str]) -> tuple[Vectors, dict[str, Any]]:
+    """Return the vectors of texts by a lesson's model, and the record of that.
+
+    What is finished is kept in the folder OUT.teacher, by everything that decides it.
+    """
     encoder = Encoder.load(lesson.folder)
     try:
         identity = Identity({
@@ -164,8 +187,6 @@ def read_teacher(run: Run, lesson: Lesson, student: EmbeddingModel) -> Teacher:
         manifest = encoder.manifest
     finally:
         encoder.close()
-    _refuse_student(run, vectors, student.encode(texts[:_COMPARED]))
-    vectors = vectors - vectors.mean(axis=0)
     record = {
         "name": run.config.teacher_name,
         "base_model": manifest.base_model.get("name") if manifest.data else None,
@@ -174,12 +195,7 @@ def read_teacher(run: Run, lesson: Lesson, student: EmbeddingModel) -> Teacher:
         "strings": len(texts),
         "tuned_on": (manifest.data or {}).get("source"),
     }
-    row_of = {text: row for row, text in enumerate(texts)}
-    return Teacher(
-        np.array([-1 if one is None else row_of[one] for one in lesson.strings]),
-        torch.from_numpy(vectors),
-        {key: value for key, value in record.items() if value is not None},
-    )
+    return vectors, {key: value for key, value in record.items() if value is not None}
 
 
 def _strings_read(data: TrainingData, known: frozenset[str]) -> list[str | None]:

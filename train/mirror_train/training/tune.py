@@ -25,13 +25,14 @@ from mirror_train.model.pretrained import Pretrained, load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.fit import warn_of_run
+from mirror_train.training.guide import Guide, read_guide
 from mirror_train.training.loop import Trainer
 from mirror_train.training.mirror import ViewsLoss, mirror_trainer, pad_length
 from mirror_train.training.movement import EndedBy, Neighbours, common_words, planned_steps
 from mirror_train.training.pooling import choose_pooling
 from mirror_train.training.run import Run, TuneReport, begun
 from mirror_train.training.run_config import TrainConfig
-from mirror_train.training.teacher import find_teacher, forget_vectors, read_teacher
+from mirror_train.training.teacher import Teacher, find_teacher, forget_vectors, read_teacher
 from mirror_train.training.whitening import centre_again, fit_whitening
 
 logger = logging.getLogger("mirror_train")
@@ -99,7 +100,11 @@ def tune(
         )
         pad_to = pad_length(recipe)
         untuned = run.encoder(Head([chosen.before]), pad_to=pad_to)
-        teacher = None if lesson is None else read_teacher(run, lesson, untuned)
+        teacher: Teacher | Guide | None = None
+        if lesson is not None and recipe.guide_margin is not None:
+            teacher = read_guide(run, data, lesson)
+        elif lesson is not None:
+            teacher = read_teacher(run, lesson, untuned)
         before = _isotropy(run, data, untuned)
         layer = fit_whitening(base, data, recipe, seed=seed, device=run.device)
         layers, mlp = [] if layer is None else [layer], _mlp(base, recipe, seed)
