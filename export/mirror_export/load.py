@@ -86,9 +86,11 @@ def load(config: ExportConfig) -> Loaded:
         manifest.verify(pretrained.folder)  # or its provenance would not be that of the weights
     else:
         manifest = _of_foreign(pretrained, head)
+    dimension = head.dimension(pretrained.dimension)
     manifest = dataclasses.replace(
         manifest,
-        dimension=head.dimension(pretrained.dimension),
+        dimension=dimension,
+        matryoshka=[part for part in manifest.matryoshka if part < dimension],
         pooling=head.pooling,
         normalize=head.normalize,
         space=_vector_space(pretrained, head) if scores is None else None,

@@ -147,6 +147,8 @@ class Manifest:
         recipe: every field of the training recipe; None for a model that was not tuned here.
         data: source, SHA-256 and counts of the training data.
         training: seed, precision, steps, loss and speed of the run.
+        matryoshka: numbers of first dimensions of a vector that were trained to stand alone, for
+            `truncate_dim`; none for most models.
         normalize: whether vectors are of unit length by default.
         space: id of the vector space; vectors of bundles with the same id can be compared. None in
             a tuned folder, whose export decides it.
@@ -172,6 +174,7 @@ class Manifest:
     recipe: dict[str, Any] | None = None
     data: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
+    matryoshka: list[Dimension] = field(default_factory=list)
     normalize: bool = True
     space: Annotated[str, at_most(256, "characters")] | None = None
     alignment: dict[str, Any] | None = None

@@ -146,7 +146,12 @@ def _introduction(manifest: Manifest) -> str:
         named = next((table[system] for table in tables if system in table), None)
         by = _UNNAMED.get(system, system) if named is None else named.paper
         if teacher := (manifest.training or {}).get("teacher"):
-            by = f"{by}, following the teacher {teacher['name']}"
+            base = teacher.get("base_model")
+            guides = manifest.recipe and manifest.recipe.get("guide_margin") is not None
+            by = (
+                f"{by}, {'guided by' if guides else 'following the teacher'} {teacher['name']}"
+                f"{f' ({base})' if base else ''}"
+            )
         noun = f"{manifest.level or 'string'}s"
         tuned = f"tuned on {strings} {noun}{of}, without labels, by {by}"
         if named is not None and named.labelled:
@@ -161,6 +166,8 @@ def _introduction(manifest: Manifest) -> str:
             f"{manifest.max_length} tokens."
         )
     made = f"A text encoder: strings in, vectors of {manifest.dimension} dimensions out. "
+    if parts := " or ".join(map(str, manifest.matryoshka)):
+        made += f"The first {parts} stand alone, too: `encode(texts, truncate_dim=N)`. "
     if manifest.is_static:
         return (
             f"{made}It is static: a table with a vector for each token, whose mean is a text's, "

@@ -122,7 +122,9 @@ def _output(manifest: Manifest) -> tuple[str, str]:
         labels = ", ".join(scores.labels[:5]) + ", ..." * (len(scores.labels) > 5)
         return "scores", f"of pairs: {len(scores.labels)} ({labels}), {scores.activation}"
     length = "unit length" if manifest.normalize else "as pooled (normalize: false)"
-    return "embedding", f"{manifest.dimension} dimensions, pooling {manifest.pooling}, {length}"
+    parts = f", or its first {' or '.join(map(str, manifest.matryoshka))}"
+    dimensions = f"{manifest.dimension} dimensions{parts if manifest.matryoshka else ''}"
+    return "embedding", f"{dimensions}, pooling {manifest.pooling}, {length}"
 
 
 def _space(manifest: Manifest) -> str:

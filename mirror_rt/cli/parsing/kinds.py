@@ -155,6 +155,9 @@ _KINDS: dict[Any, Kind] = {
     float: Kind(partial(_exactly, float), "a number", "N"),
     str: Kind(partial(_exactly, str), "text"),
     Path: Kind(partial(_exactly, Path), "the path of a file", "FILE"),
+    tuple[int, ...]: Kind(
+        partial(_each, partial(_exactly, int)), "integers separated by commas", "N[,N]"
+    ),
     Mapping[str, Any]: Kind(_named_values, "NAME=VALUE", "NAME=VALUE", several=True),
     Providers: Kind(
         _providers,

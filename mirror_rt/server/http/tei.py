@@ -173,8 +173,8 @@ async def decode(call: Call) -> Answer:
         "model_id": MODEL_NAME, "served_model_name": MODEL_NAME, "model_dtype": "fp32",
         "model_type": {"embedding": {"pooling": "mean"}}, "max_input_length": 512,
         "max_client_batch_size": 2048, "auto_truncate": True, "version": "0.1.0",
-        "dimension": 384, "language": None, "space": "0ae1b6e2c9d3f457", "prompts": [],
-        "models": [MODEL_NAME],
+        "dimension": 384, "matryoshka": [64, 128], "language": None, "space": "0ae1b6e2c9d3f457",
+        "prompts": [], "models": [MODEL_NAME],
     },
     statuses=(401, 404, 422),
     parameters=tuple(
@@ -207,6 +207,7 @@ async def info(call: Call) -> Answer:
         "sha": None,
         "docker_label": None,
         "dimension": facts.dimension,
+        "matryoshka": facts.matryoshka,
         "language": model.language,
         "space": facts.space,
         "prompts": facts.prompts,

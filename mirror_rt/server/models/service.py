@@ -53,6 +53,7 @@ class ModelFacts:
     provider_reason: str
     precision: str
     dimension: int
+    matryoshka: list[int]  # numbers of first dimensions that were trained to stand alone
     max_length: int
     pooling: str
     space: str | None
@@ -66,7 +67,8 @@ class ModelFacts:
         provider = loaded.providers[0].removesuffix("ExecutionProvider")
         return cls(
             provider, loaded.provider_reason, loaded.variant.precision,
-            loaded.pipeline.model.dimension, loaded.max_length, manifest.pooling, manifest.space,
+            loaded.pipeline.model.dimension, manifest.matryoshka, loaded.max_length,
+            manifest.pooling, manifest.space,
             [] if isinstance(loaded, Reranker) else list(loaded.prompts.by_name),
             loaded.labels if isinstance(loaded, Reranker) else (),
         )  # fmt: skip

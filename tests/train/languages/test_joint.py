@@ -37,6 +37,25 @@ def test_shares_follow_the_temperature():
         joint_data(sources, temperature=0.5, seed=0)
 
 
+def test_half_of_an_epoch_is_what_a_teacher_can_read():
+    entries = [(f"mot{i}", f"word{i}") for i in range(100)]
+    sources = {
+        "en": word_list("en", top=300),
+        "fr": word_list("fr", top=900),
+        "fr-en.tsv": entries,
+        "fr-enm.tsv": entries,
+        "my.tsv": entries,
+    }
+    data = joint_data(sources, temperature=1, seed=0, known={"en"})
+    assert data.source == "en 300, fr 327, fr-en.tsv 100, fr-enm.tsv 36, my.tsv 36"
+    assert {*data.languages[300:627]} == {("fr", "fr")}
+    assert {*data.languages[627:727]} == {("fr", "en")}
+    assert {*data.languages[-36:]} == {(None, None)}
+    fewer = joint_data(sources, temperature=1, seed=0, known={"en"}, pairs=400)
+    assert fewer.source.startswith("en 150, fr 164, fr-en.tsv 50, ")
+    assert joint_data({"en": sources["en"]}, temperature=1, seed=0, known={"en"}).source == "en 300"
+
+
 def test_translations_and_repetitions_are_not_negatives():
     english, french = word_list("en", top=50), word_list("fr", top=50)
     entries = [("the", "le"), ("the", "la"), ("of", "de")]
@@ -109,6 +128,24 @@ def test_what_the_system_has(succeed, tiny_bert, tmp_path, monkeypatch, caplog):
     assert 0 < row["after"] <= 1
 
 
+def test_thesauri_and_a_teacher_in_one_run(succeed, tiny_bert, tiny_bundle, tmp_path, monkeypatch):
+    teacher = tiny_bundle("roberta")
+    base = json.loads((teacher / "mirror.json").read_text())["base_model"]["name"]
+    (tmp_path / "own.toml").write_text(f'[bases.own]\nmodel = "{base}"\nlanguages = ["en"]\n')
+    monkeypatch.setenv("MIRROR_RT_RECIPES", str(tmp_path / "own.toml"))
+    synonyms = "UTF-8\ngros|1\n-|grand\ngrand|1\n-|gros\nfin|1\n-|bout\nbout|1\n-|fin\n"
+    (tmp_path / "th_fr_FR_v2.dat").write_text(synonyms)
+    monkeypatch.setenv("MIRROR_RT_THESAURI", str(tmp_path))
+    options = ("--joint", "--thesaurus", "--teacher", teacher, "--top", 60, "--batch-size", 40)
+    result = succeed("tune", tiny_bert, "--lang", "en,fr", *options, "--out", tmp_path / "out")
+    assert "recipe joint-teacher, to follow a teacher, and contrast all languages" in result.out
+    assert "fr synonyms" in result.out
+    found = json.loads((tmp_path / "out/mirror.json").read_text())
+    assert found["recipe"]["teacher_weight"] == 0.5
+    english = int(re.match(r"en (\d+), fr \d+, fr synonyms \d+$", found["data"]["source"])[1])
+    assert found["training"]["teacher"]["strings"] == english == found["data"]["strings"] // 2
+
+
 def test_held_out_words_are_in_no_pair_to_tune_on():
     entries = [(f"w{i}", f"t{i % 30}") for i in range(60)] + [("x", "w3"), ("y", "w7")]
     kept, held = hold_out("en-fr", entries, seed=1)
@@ -139,6 +176,7 @@ def test_all_means_the_languages_of_wordfreq():
     [
         (["--joint", "--lang", "en"], "--joint needs two languages"),
         (["--joint", "--words", "en"], "--joint goes with --lang TAG,TAG"),
+        (["--joint", "--lang", "en,fr", "--thesaurus", "x.dat"], "pass --thesaurus without a"),
         (["--joint", "--lang", "en,fr", "--words", "."], "--words . has no en.txt"),
         (["--joint", "--lang", "en,fr", "--seed", "-1"], "seed must be at least 0, got -1"),
         (

@@ -83,6 +83,28 @@ def test_a_frozen_encoder_stays_as_it_is(file, configure, tiny_bert):
     assert np.abs(TorchEncoder.load(moved.out).encode(GOOD) - before.encode(GOOD)).max() > 1e-4
 
 
+@pytest.mark.parametrize("loss", ["cosent", "angle"])
+def test_pairs_are_ranked_by_the_vectors_of_the_encoder(loss, file, configure, tiny_bert):
+    """Without a projection, what is trained is the cosine of a bundle's own vectors."""
+    rows = [f"{w} day\t{GOOD[0]}\t{w in GOOD:d}.5" for w in (GOOD + BAD) * 4]
+    table = file("train.tsv", "sentence1\tsentence2\tscore", *rows)
+    data = load(table, dev=table, layer="cosine")
+    recipe = {"layer": "cosine", "projection": 0, "loss": loss, "hinge": -1.0}
+    report = train("finetune", data, configure(**recipe, learning_rate=3e-3, steps=40))
+    before, cosines = (
+        np.einsum(
+            "nd,nd->n", *map(TorchEncoder.load(one).encode, (data.dev.first, data.dev.second))
+        )
+        for one in (tiny_bert, report.out)
+    )
+    pearson = report.manifest.training["metrics"]["own"]["pearson"]
+    assert pearson > np.corrcoef(before, data.dev.targets)[0, 1] + 0.05
+    assert np.corrcoef(cosines, data.dev.targets)[0, 1] == pytest.approx(
+        pearson, abs=of_correlation(cosines, ANY_BATCH)
+    )
+    np.testing.assert_array_equal(Heads.read(report.out).get("own").weight, np.eye(32))
+
+
 def test_what_each_file_is_read_as(file):
     """Texts and pairs, classes and values; columns by name, or by number without a header."""
     single = file("a.csv", "id,text,label", *(f"{i},row {i},{'ba'[i % 2]}" for i in range(20)))
@@ -140,8 +162,16 @@ def test_bad_input(file, configure):
             train("finetune", data, configure(layer="regression"))
     with pytest.raises(ConfigError, match="a name of a head"):
         dataclasses.replace(configure(), task="No Head")
-    with pytest.raises(ConfigError, match="hinge must be in -1"):
-        FinetuneRecipe(hinge=1.0)
+    for recipe, message in [
+        ({"hinge": 1.0}, "hinge must be in -1"),
+        ({"loss": "cosent"}, "loss='cosent' goes with layer='cosine'"),
+        ({"layer": "cosine", "frozen": True, "projection": 0}, "without a projection it has none"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            FinetuneRecipe(**recipe)
+    data = load(pairs, layer="cosine", labels="n,y")
+    with pytest.raises(ConfigError, match="loss='angle' ranks pairs by values"):
+        train("finetune", data, configure(layer="cosine", loss="angle"))
 
 
 def test_the_command(file, succeed, tiny_bert, tmp_path):

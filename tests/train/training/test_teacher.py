@@ -107,8 +107,8 @@ def test_pairs_of_which_the_teacher_reads_the_first(run, words, tiny_bundle, mon
 
 
 def test_strings_have_one_view_unless_they_are_contrasted():
-    teacher = Teacher({}, None, {})
-    batch = StepBatch(["a", "b", "a", "b"], 2, None)
+    teacher = Teacher(np.arange(2), None, {})
+    batch = StepBatch(["a", "b", "a", "b"], 2, None, np.arange(2))
     recipe = load_recipe("teacher")
     assert teacher.views_of(batch, recipe).texts == ["a", "b"]
     assert teacher.views_of(batch, recipe.replace(teacher_weight=0.5)) is batch

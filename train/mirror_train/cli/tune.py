@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from mirror_train.recipes.recipe import load_recipe
 from mirror_train.systems.options import print_result
 from mirror_train.training.fit import UNSPACED, letters_by_script
 from mirror_train.training.run_config import TrainConfig
+from mirror_train.training.teacher_model import AUTO, known_languages
 
 if TYPE_CHECKING:
     from mirror_train.model.pretrained import Pretrained
@@ -47,6 +49,8 @@ class Tune(TuneOptions):
         mirror-rt tune --words en --out tuned --resume
         mirror-rt tune --words en --out tuned --loss-batch 2000
         mirror-rt tune multilingual-e5-small --words en --teacher tuned --out taught
+        mirror-rt tune --lang en,fr --joint --thesaurus --teacher tuned --out taught
+        mirror-rt tune --lang all --teacher auto --out taught
         mirror-rt tune --recipe simcse --data lines.txt --out tuned
         mirror-rt tune --recipe simcse-nli --data snli_1.0_train.jsonl --data-format nli --out tuned
         mirror-rt tune --recipe mirror-ms --data synonyms.tsv --data-format synonyms --out tuned
@@ -64,7 +68,8 @@ class Tune(TuneOptions):
         file = self.synonyms.thesaurus or (data is not None and not data.is_dir())
         if self.strings.longer_than is not None and (data is None or data.is_dir()):
             raise ConfigError("--longer-than goes with a file as --data")
-        if languages.joint:
+        ready = self.config.values().get("teacher") == Path(AUTO) and not file
+        if languages.joint or (ready and self.strings.lang):
             self._tune_joint()
         elif languages.dictionary or languages.installed:
             raise ConfigError("--dictionary and --installed go with --joint")
@@ -85,13 +90,23 @@ class Tune(TuneOptions):
 
     def _tune_joint(self) -> None:
         self._check_no_engine()
-        taught = self.recipe or "teacher" in self.config.values()
-        config = self._config(
-            self._recipe_for(None)
-            if taught
-            else self._say("joint", "for one encoder of many languages")
+        if self.synonyms.thesaurus:
+            raise ConfigError(
+                "--joint takes what is installed for its languages: pass --thesaurus without a "
+                "value"
+            )
+        taught = self._follows()
+        name, reason = "joint", "for one encoder of many languages"
+        if taught:
+            name, reason = "joint-teacher", "to follow a teacher, and contrast all languages"
+        config = self._config(self.recipe or self._say(name, reason))
+        joint = joint_run(
+            self.strings,
+            self.languages,
+            seed=config.seed,
+            synonyms=self.synonyms.thesaurus is not None,
+            known=partial(known_languages, config) if taught else tuple,
         )
-        joint = joint_run(self.strings, self.languages, seed=config.seed)
         self._tune(joint.data, config, self.model or JOINT_BASE, joint)
 
     def _config(self, recipe: str) -> TrainConfig:
@@ -124,13 +139,17 @@ class Tune(TuneOptions):
         """Return the recipe that is named, or else the one for the strings."""
         if self.recipe is not None:
             return self.recipe
-        if "teacher" in self.config.values():
+        if self._follows():
             return self._say("teacher", "to follow a teacher")
         if self.synonyms.thesaurus is not None:
             return self._say("synonyms", "for the synonyms of a thesaurus")
         if data is None:
             return self._say("word", "for words")
         return self._say(*default_recipe(data, self.strings.data_format))
+
+    def _follows(self) -> bool:
+        """Tell whether there is a teacher that is followed, and not a guide."""
+        return "teacher" in self.config.values() and "guide_margin" not in self.changes.values()
 
     def _say(self, recipe: str, reason: str) -> str:
         if is_first_process() and not self.languages.json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -70,8 +70,19 @@ def _cells(row: dict[str, str | int | float]) -> list[str]:
     return [f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()]
 
 
-def joint_run(strings: StringOptions, languages: LanguageOptions, *, seed: int) -> JointRun:
-    """Read and join the strings of the languages, and the entries of the dictionaries."""
+def joint_run(
+    strings: StringOptions,
+    languages: LanguageOptions,
+    *,
+    seed: int,
+    synonyms: bool,
+    known: Callable[[], Collection[str]],
+) -> JointRun:
+    """Read and join the strings of the languages, and the entries of the dictionaries.
+
+    Synonyms of the installed thesauri are among the pairs where they are asked for. `known` returns
+    the languages that a teacher knows (see `joint_data`).
+    """
     if strings.language is None or strings.data is not None:
         raise ConfigError("--joint goes with --lang TAG,TAG, without --data")
     tags = language_tags(strings.language, load_languages(languages.recipes))
@@ -86,10 +97,21 @@ def joint_run(strings: StringOptions, languages: LanguageOptions, *, seed: int) 
     for name, entries in _dictionaries(languages, tags).items():
         sources[name], out = hold_out(name, entries, seed=seed)
         held.append(out)
-    for name, entries in (_thesauri(tags) if languages.installed else {}).items():
-        held.append(hold_out(name, entries, seed=seed)[1])
+    thesauri = _thesauri(tags) if languages.installed or synonyms else {}
+    if synonyms and not thesauri:
+        raise ConfigError("--thesaurus: no thesaurus of these languages is installed")
+    for name, entries in thesauri.items():
+        kept, out = hold_out(name, entries, seed=seed)
+        held.append(out)
+        if synonyms:
+            tag = name.partition(" ")[0]
+            sources[name] = TrainingData.of_pairs(kept, name, language=tag)
     data = joint_data(
-        sources, temperature=languages.share_temperature, seed=seed, pairs=languages.pairs
+        sources,
+        temperature=languages.share_temperature,
+        seed=seed,
+        pairs=languages.pairs,
+        known=known(),
     )
     if is_first_process() and not languages.json:
         print(f"{len(data)} pairs: {data.source}")
@@ -115,9 +137,10 @@ def _dictionaries(languages: LanguageOptions, tags: list[str]) -> dict[str, Entr
 
 
 def _thesauri(tags: list[str]) -> dict[str, Entries]:
-    """Return the synonyms of the installed thesauri, which measure the run and are not tuned on.
+    """Return the synonyms of the installed thesauri.
 
-    Synonyms among the pairs lowered the similarity of words on the development halves.
+    By default they measure the run: without a teacher, synonyms among the pairs lowered the
+    similarity of words on the development halves.
     """
     return _usable(
         {f"{tag} synonyms": partial(_synonyms, tag) for tag in tags if has_thesaurus(tag)}

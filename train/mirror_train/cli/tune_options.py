@@ -47,7 +47,11 @@ class LanguageOptions(ClusterOptions):
              "thesauri to measure with"),
     ] = False  # fmt: skip
     pairs: Annotated[
-        int | None, Help("with --joint: pairs of an epoch (default: as many as there are)")
+        int | None,
+        Help(
+            "with --joint: pairs of an epoch (default: as many as there are; with --teacher, twice "
+            "those that it can read)"
+        ),
     ] = None
     share_temperature: Annotated[
         float,

@@ -54,6 +54,7 @@ class StepBatch(NamedTuple):
     views: int  # V, 2 or 3
     # int64 [n] (see `TrainingData`), with the same meaning in all processes.
     group_ids: npt.NDArray[np.int64] | None
+    rows: npt.NDArray[np.int64]  # int64 [n], which pairs of the data these are
     # float64 [n, 2], the random numbers that choose the masked tokens of the positives (see
     # `mirror_train.data.views.mask_token_spans`); None to mask none.
     span_draws: npt.NDArray[np.float64] | None = None
@@ -117,6 +118,7 @@ class Batches:
             [text for view in views for text in view],
             self.views,
             None if groups is None else groups[own],
+            rows[own],
             rng.random((size, 2))[own] if tokens else None,
         )
 

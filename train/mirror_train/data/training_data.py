@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ class TrainingData:
         origin: what else mirror.json records of the source, such as its licence; None for nothing.
         tiers: n numbers; in an epoch, pairs with a lower number come before those with a higher
             one. None for any order.
+        languages: n pairs of tags, of both strings, for a teacher that does not know all; a tag is
+            None where it is not known, and all are where this is None.
     """
 
     first: list[str]
@@ -42,6 +44,7 @@ class TrainingData:
     hard_negatives: list[str] | None = None
     origin: dict[str, Any] | None = None
     tiers: list[int] | None = None
+    languages: list[tuple[str | None, str | None]] | None = None
 
     @classmethod
     def of_pairs(cls, pairs: Sequence[tuple[str, str]], source: str, **others: Any) -> TrainingData:
@@ -86,6 +89,11 @@ class TrainingData:
             "supervised_pairs": self.first is not self.second,
             "hard_negatives": self.hard_negatives is not None,
         } | ({} if self.origin is None else {"origin": self.origin})
+
+
+def is_of(tag: str | None, languages: Collection[str]) -> bool:
+    """Tell whether a tag, such as `en-GB`, is known to be of one of some languages (`en`)."""
+    return tag is not None and tag.partition("-")[0] in languages
 
 
 def connected_groups(pairs: Sequence[tuple[str, str]]) -> list[int]:

@@ -15,6 +15,9 @@ from mirror_rt.tokens.padding import RaggedTokens
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.recipe import Recipe
 
+_FEWEST_WORDS = 2  # that a crop leaves
+_UNSPACED = 15  # letters of a "word" on average, where a script has no spaces
+
 
 @lru_cache(maxsize=1)  # needed at every step
 def epoch_order(n: int, *, seed: int, epoch: int) -> npt.NDArray[np.int64]:
@@ -45,12 +48,16 @@ def make_views(
 ) -> list[str]:
     """Return N chosen strings, their positives with a random span masked, and any hard negatives.
 
-    Spans of tokens are masked later, after tokenisation. Dropout makes the views differ further
-    inside the model.
+    Strings and positives are cropped before, if the recipe says so. Spans of tokens are masked
+    later, after tokenisation. Dropout makes the views differ further inside the model.
     """
     first = [data.first[row] for row in rows]
     second = [data.second[row] for row in rows]
     hard = [] if data.hard_negatives is None else [data.hard_negatives[row] for row in rows]
+    if (share := recipe.crop) is not None:
+        first, second = (
+            [crop_words(text, share, rng) for text in side] for side in (first, second)
+        )
     if recipe.span_length == 0:
         return first + second + hard
     if mask_token is None:
@@ -64,6 +71,22 @@ def make_views(
         for text in second
     ]
     return first + masked + hard
+
+
+def crop_words(text: str, share: float, rng: np.random.Generator) -> str:
+    """Return a random run of a text's words, of this share of their number, two at least.
+
+    Two of them make a positive pair (Gonzalez-Marquez et al. 2025, arXiv 2508.03453). Characters
+    take the place of words where a script has no spaces between them.
+    """
+    units, between = text.split(), " "
+    if units and len(text) > _UNSPACED * len(units):
+        units, between = list(text), ""
+    count = max(_FEWEST_WORDS, round(share * len(units)))
+    if count >= len(units):
+        return text
+    start = int(rng.integers(len(units) - count + 1))
+    return between.join(units[start : start + count])
 
 
 def mask_token_spans(

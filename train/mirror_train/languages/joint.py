@@ -5,14 +5,15 @@ The words held out measure an encoder without human scores: how near it finds th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mirror_rt.encoding.batch_encoder import EmbeddingModel
 from mirror_rt.errors import ConfigError
-from mirror_train.data.training_data import TrainingData
+from mirror_train.data.training_data import TrainingData, is_of
 
 Entries = Sequence[tuple[str, str]]
 
@@ -26,6 +27,7 @@ def joint_data(
     temperature: float,
     seed: int,
     pairs: int | None = None,
+    known: Collection[str] = (),
 ) -> TrainingData:
     """Return the strings of all languages and the entries of all dictionaries as one set of pairs.
 
@@ -35,6 +37,9 @@ def joint_data(
     run's batches is random, so each has all sources in these shares. Pairs that share a string,
     also of two languages, are no negatives of each other. An epoch has about `pairs` pairs, or as
     many as there are; the seed decides which are taken.
+
+    Sources with a language that a teacher has `known` get half of an epoch, the others the other
+    half, and by default an epoch has as many pairs of others as there are of these.
     """
     if not temperature >= 1:
         raise ConfigError(f"the temperature of the shares must be at least 1, got {temperature}")
@@ -47,17 +52,32 @@ def joint_data(
         for name, found in by_source.items()
     }
     sizes = np.array([len(found) for found in by_name.values()])
-    shares = sizes ** (1 / temperature) / (sizes ** (1 / temperature)).sum()
-    total = sizes.sum() if pairs is None else pairs
-    wanted = np.maximum(1, np.round(shares * total)).astype(int)
+    languages = {name: _languages_of(name, found) for name, found in by_source.items()}
+    taught = np.array([any(is_of(tag, known) for tag in languages[name]) for name in by_name])
+    shares, total = sizes ** (1 / temperature), sizes.sum()
+    if taught.any() and not taught.all():
+        shares[taught] *= shares[~taught].sum() / shares[taught].sum()
+        total = 2 * sizes[taught].sum()
+    total = total if pairs is None else pairs
+    wanted = np.maximum(1, np.round(shares / shares.sum() * total)).astype(int)
     rng = np.random.default_rng(seed)
     chosen: list[tuple[str, str]] = []
-    for found, count in zip(by_name.values(), wanted, strict=True):
+    of: list[tuple[str | None, str | None]] = []
+    for (name, found), count in zip(by_name.items(), wanted, strict=True):
         times, rest = divmod(int(count), len(found))
         rows = [*list(range(len(found))) * times, *rng.permutation(len(found))[:rest].tolist()]
         chosen += [found[row] for row in rows]
+        of += [languages[name]] * len(rows)
     source = ", ".join(f"{name} {n}" for name, n in zip(by_name, wanted, strict=True))
-    return TrainingData.of_pairs(chosen, source)
+    return TrainingData.of_pairs(chosen, source, languages=of)
+
+
+def _languages_of(name: str, found: TrainingData | Entries) -> tuple[str | None, str | None]:
+    """Return the languages of both strings of a source's pairs, by the name of a dictionary."""
+    if isinstance(found, TrainingData):
+        return found.language, found.language
+    named = re.match(r"([a-z]{2,3})-([a-z]{2,3})(?![a-z])", name)
+    return (named[1], named[2]) if named else (None, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,12 +91,18 @@ def infonce(
 
 
 def first_view(
-    z1: Tensor, z2: Tensor, *, temperature: float, group_ids: Tensor | None = None
+    z1: Tensor,
+    z2: Tensor,
+    *,
+    temperature: float,
+    group_ids: Tensor | None = None,
+    left_out: Tensor | None = None,
 ) -> Tensor:
     """Contrast each row of view 1 with all other rows; BERT-CF's batches of 16 need no kernel.
 
     The candidates of string i's row of view 1 are its own row of view 2, the positive, and both
-    rows of every other string: 2N - 1 in all. The arguments are those of `infonce`.
+    rows of every other string: 2N - 1 in all. The arguments are those of `infonce`, but `left_out`,
+    bool [N, 2N]: which rows of view 2, and behind them of view 1, are no negatives of an anchor.
 
     Returns:
         The mean over the N anchors of -ln(softmax at the positive), a scalar in float32 (float64
@@ -111,11 +117,45 @@ def first_view(
         dtype = torch.float64 if z1.dtype == torch.float64 else torch.float32
         a, b = (functional.normalize(z.to(dtype), dim=1) for z in (z1, z2))
         same = ids[:, None] == ids
-        positive = torch.eye(len(z1), dtype=torch.bool, device=z1.device)
         cosines = torch.cat([a @ b.T, a @ a.T], dim=1)
-        left_out = torch.cat([same & ~positive, same], dim=1)
-        logits = (cosines / temperature).masked_fill(left_out, -torch.inf)
+        none = same.repeat(1, 2) if left_out is None else same.repeat(1, 2) | left_out
+        none.fill_diagonal_(False)  # the positives
+        logits = (cosines / temperature).masked_fill(none, -torch.inf)
         return functional.cross_entropy(logits, torch.arange(len(z1), device=z1.device))
+
+
+def guided(
+    z1: Tensor,
+    z2: Tensor,
+    guide1: Tensor,
+    guide2: Tensor,
+    *,
+    temperature: float,
+    margin: float = 0.0,
+    group_ids: Tensor | None = None,
+) -> Tensor:
+    """Return NT-Xent without the negatives that a guide takes to be false (GISTEmbed).
+
+    A row is no negative of an anchor where the guide's cosine of their strings is at least that of
+    the anchor and its positive, less the margin (Solatorio 2024, arXiv 2402.16829). GISTEmbed's
+    anchors are the rows of view 1; here they are those of both views, as in NT-Xent.
+
+    `guide1` and `guide2`, [N, E], are the guide's vectors of the strings of both views, and the
+    others are the arguments of `infonce`. The margin, at least 0, alone says what is left out where
+    strings are their own positives, whose cosine is 1.
+
+    Returns:
+        A scalar in float32 (float64 for float64 input); an anchor without negatives counts as 0.
+    """
+    views = [functional.normalize(guide.float(), dim=1) for guide in (guide1, guide2)]
+    halves = []
+    for (a, b), (g, h) in (((z1, z2), views), ((z2, z1), views[::-1])):
+        alike = torch.cat([g @ h.T, g @ g.T], dim=1)
+        false = alike >= alike.diagonal()[:, None] - margin
+        halves.append(
+            first_view(a, b, temperature=temperature, group_ids=group_ids, left_out=false)
+        )
+    return torch.stack(halves).mean()
 
 
 def check_inputs(

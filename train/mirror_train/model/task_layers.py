@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mirror_rt.heads.task_heads import HeadKind, TaskHead
+from mirror_train.loss.ranked_pairs import angle_similarity, ranked_pairs
+from mirror_train.recipes.recipe import CosineLoss
 
 
 def join_features(z: Tensor, features: Sequence[str]) -> Tensor:
@@ -126,8 +128,12 @@ class CosineLayer(TaskLayer):
     """The cosine y of two projected vectors, clamped to at least `hinge` (BERT-CF, section 4.3).
 
     The loss of a pair with one of two labels is 1 - y for the second and y - hinge for the first.
-    The loss of a pair with a value is the squared error of y from the value, scaled linearly from
-    `scale`, the least and the greatest value, to hinge .. 1.
+    The `squared` loss of a pair with a value is the squared error of y from the value, scaled
+    linearly from `scale`, the least and the greatest value, to hinge .. 1. `cosent` and `angle` put
+    the pairs of a batch into the order of their values, without a hinge (see `ranked_pairs`).
+
+    A `size` of 0 compares the vectors as they are: the projection is the identity, which is not
+    trained, without dropout.
     """
 
     def __init__(
@@ -140,19 +146,25 @@ class CosineLayer(TaskLayer):
         labels: Sequence[str] = (),
         scale: tuple[float, float] | None = None,
         dropout: float = 0.0,
+        loss: CosineLoss = "squared",
+        temperature: float = 0.05,
     ) -> None:
         kind: HeadKind = "cosine-classifier" if scale is None else "cosine-regressor"
         kept = {"labels": tuple(labels), "hinge": hinge, "scale": scale}
-        super().__init__(name, dimension, size, dropout, kind, **kept)
+        super().__init__(name, dimension, size or dimension, dropout if size else 0, kind, **kept)
+        if size == 0:
+            nn.init.eye_(self.linear.weight)
+            nn.init.zeros_(self.linear.bias)
+            self.linear.requires_grad_(False)
         self._hinge, self._scale = hinge, scale
-
-    def similarity(self, z: Tensor) -> Tensor:
-        """Return y [n], in hinge .. 1, for the vectors of n pairs [2n, D]."""
-        u, v = self.linear(self.dropout(z)).chunk(2)
-        return functional.cosine_similarity(u, v, dim=1).clamp(min=self._hinge)
+        self._loss, self._temperature = loss, temperature
 
     def loss(self, z: Tensor, targets: Tensor) -> Tensor:
-        y = self.similarity(z)
+        u, v = self.linear(self.dropout(z)).chunk(2)
+        if self._loss != "squared":
+            compare = angle_similarity if self._loss == "angle" else functional.cosine_similarity
+            return ranked_pairs(compare(u, v), targets, temperature=self._temperature)
+        y = functional.cosine_similarity(u, v, dim=1).clamp(min=self._hinge)
         if self._scale is None:
             return torch.where(targets == 1, 1 - y, y - self._hinge).mean()
         low, high = self._scale

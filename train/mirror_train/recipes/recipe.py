@@ -20,9 +20,17 @@ from mirror_rt.schema import Rule, check_rules, least
 
 Level = Literal["word", "phrase", "sentence"]
 Loss = Literal["ntxent", "decoupled", "one_way", "first_view", "multi_similarity"]
+CosineLoss = Literal["squared", "cosent", "angle"]
 ViewMask = Literal[SpanMask, "tokens", "random-tokens"]
 Mlp = Literal["none", "training", "pooler"]
 RecipePooling = Literal[Pooling, "auto"]
+
+
+def _are_rising(numbers: Any) -> bool:
+    whole = isinstance(numbers, tuple | list) and all(type(one) is int for one in numbers)
+    return whole and [0, *numbers] == sorted({0, *numbers})
+
+
 # Numbers with their ranges.
 Positive = Annotated[float, Rule("greater than 0", lambda value: value > 0)]
 NotNegative = Annotated[float, Rule("at least 0", lambda value: value >= 0)]
@@ -108,6 +116,14 @@ class Recipe(Hyperparameters):
             nearest that the base model gave them, 0 .. 1; by default this is not measured.
         teacher_weight: with a teacher, the share of the loss that follows its cosines, above 0; the
             rest contrasts the strings. At 1, strings need no second view.
+        matryoshka: numbers of first dimensions of a vector that are trained to stand alone, such as
+            64, 128 and 256: the loss is the sum of that of the whole vectors and those of each of
+            these parts (Kusupati et al. 2022); by default the whole alone.
+        crop: each view of a string is a random run of its words, of this share of them, above 0 and
+            below 1 (see `crop_words`); by default all of them.
+        guide_margin: makes the teacher a guide, which is not followed: two strings are no negatives
+            of each other if their cosine by it is at least that of a string and its positive, less
+            this margin (see `guided`).
     """
 
     level: Level
@@ -142,9 +158,18 @@ class Recipe(Hyperparameters):
     teacher_weight: Annotated[
         float, Rule("above 0 and at most 1", lambda weight: 0 < weight <= 1)
     ] = 1.0
+    matryoshka: Annotated[
+        tuple[int, ...] | None, Rule("rising numbers of dimensions, of 1 and more", _are_rising)
+    ] = None
+    crop: Annotated[
+        float | None, Rule("greater than 0 and less than 1", lambda share: 0 < share < 1)
+    ] = None
+    guide_margin: Annotated[float | None, least(0)] = None
 
     def __post_init__(self) -> None:
         Hyperparameters.__post_init__(self)
+        if self.matryoshka is not None:  # a list in TOML and JSON
+            object.__setattr__(self, "matryoshka", tuple(self.matryoshka) or None)
         # Values that the loss ignores are refused, so that none seems to have an effect.
         if self.loss == "multi_similarity":
             if self.temperature != 1:

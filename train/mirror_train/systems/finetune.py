@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from mirror_rt.bundle.manifest import PoolingMode
 from mirror_rt.cli.parsing.options import Given, Group
-from mirror_rt.errors import ConfigError
+from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.schema import Rule, least
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.data.tasks import MultitaskData, TaskData, TaskFiles
-from mirror_train.recipes.recipe import Concatenation, Hyperparameters, NotNegative, Positive, Rate
+from mirror_train.recipes.recipe import (
+    Concatenation,
+    CosineLoss,
+    Hyperparameters,
+    NotNegative,
+    Positive,
+    Rate,
+)
 from mirror_train.systems.multitask import print_metrics, print_rows
 from mirror_train.systems.options import Training, run_options
 from mirror_train.systems.system import System
@@ -36,17 +43,22 @@ class FinetuneRecipe(Hyperparameters):
         frozen: train the layer alone, on the vectors of an encoder that stays as it is.
         concatenation: one of `CONCATENATIONS`, for the two vectors of a pair; none for
             `u,v,|u-v|`, and for a regression `|u-v|,u*v`, as in SentEval.
-        projection: length of the projected vectors of a cosine.
+        projection: length of the projected vectors of a cosine; 0 to train the cosines of the
+            encoder's own vectors, without a projection.
         hinge: the least cosine; lower ones are raised to it.
         learning_rate: the highest rate of AdamW; by default 2e-5, and 1e-3 where the encoder is
             frozen.
         layer_dropout: rate of dropout before the layer.
+        loss: of a cosine and values, what is minimised: the `squared` error; or how far the pairs
+            of a batch are from the order of their values, by the cosine (`cosent`) or by AnglE's
+            similarity (`angle`).
+        temperature: of `cosent` and `angle`.
     """
 
     layer: Literal["softmax", "regression", "cosine"] = "softmax"
     frozen: bool = False
     concatenation: Concatenation | None = None
-    projection: Annotated[int, least(1)] = 768
+    projection: Annotated[int, least(0)] = 768
     hinge: Annotated[float, Rule("in -1 .. 1, below 1", lambda hinge: -1 <= hinge < 1)] = 0.0
     epochs: Positive = 3
     steps: Annotated[int | None, least(1)] = None
@@ -59,8 +71,19 @@ class FinetuneRecipe(Hyperparameters):
     layer_dropout: Rate = 0.1
     max_length: Annotated[int, least(3)] = 128
     pooling: PoolingMode | Literal["auto"] = "auto"
+    loss: CosineLoss = "squared"
+    temperature: Positive = 0.05
 
     default_seed = 11711
+
+    def __post_init__(self) -> None:
+        Hyperparameters.__post_init__(self)
+        if self.loss != "squared" and self.layer != "cosine":
+            raise ConfigError(Setting("loss", self.loss), " goes with ", Setting("layer", "cosine"))
+        if self.frozen and self.projection == 0:
+            raise ConfigError(
+                Setting("frozen"), " trains the layer alone, and without a projection it has none"
+            )
 
     @property
     def features(self) -> list[str]:
@@ -126,6 +149,11 @@ def _decoding_layer(
     dropout, scale = recipe.layer_dropout, None if train.labels else train.scale()
     features = [] if train.second is None else recipe.features
     if recipe.layer == "cosine":
+        if scale is None and recipe.loss != "squared":
+            raise ConfigError(
+                Setting("loss", recipe.loss),
+                f" ranks pairs by values, and those of {train.source} have classes",
+            )
         return CosineLayer(
             name,
             dimension,
@@ -134,6 +162,8 @@ def _decoding_layer(
             labels=train.labels,
             scale=scale,
             dropout=dropout,
+            loss=recipe.loss,
+            temperature=recipe.temperature,
         )
     if scale is None:
         return SoftmaxLayer(name, dimension, train.labels, features=features, dropout=dropout)

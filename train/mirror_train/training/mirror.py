@@ -18,6 +18,7 @@ from mirror_train.loss import cuda_device, first_view, infonce, multi_similarity
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.recipes.recipe import Recipe
+from mirror_train.training.guide import Guide
 from mirror_train.training.loop import Trainer, adamw, encoder_forward
 from mirror_train.training.steps import Part, Steps
 from mirror_train.training.teacher import Teacher
@@ -36,7 +37,7 @@ def mirror_trainer(
     layers: Iterable[nn.Module] = (),
     mlp: nn.Module | None = None,
     loss: ViewsLoss | None = None,
-    teacher: Teacher | None = None,
+    teacher: Teacher | Guide | None = None,
 ) -> Trainer:
     """Return the trainer of a model by Mirror-BERT.
 
@@ -84,15 +85,20 @@ def mirror_steps(
     recipe: Recipe,
     processes: Processes,
     own: ViewsLoss | None = None,
-    teacher: Teacher | None = None,
+    teacher: Teacher | Guide | None = None,
 ) -> Steps:
     """Return the steps of a run: each has one part, the views of its batch (EMNLP 2021, section 2).
 
-    An `own` loss takes the place of the recipe's, and so does that of a `teacher`.
+    An `own` loss takes the place of the recipe's, and so does that of a `teacher`. It is added up
+    over the whole vectors and the first dimensions that the recipe's `matryoshka` names.
     """
     tokenize = ViewTokenizer(base, recipe)
 
     def loss(batch: StepBatch, z: Tensor) -> Tensor:
+        sizes = (*(recipe.matryoshka or ()), z.shape[1])
+        return torch.stack([loss_of(batch, z[:, :size]) for size in sizes]).sum()
+
+    def loss_of(batch: StepBatch, z: Tensor) -> Tensor:
         if own is not None:
             given = own(*z.chunk(batch.views))
             if not isinstance(given, Tensor) or given.numel() != 1:

@@ -226,6 +226,7 @@ class Run:
             pad_id=base.pad_id,
             pad_to=pad_to,
             pooling=head.pooling,
+            matryoshka=list(recipe.get("matryoshka") or ()),
             mask_token=base.mask_token,
             language=language,
             level=level,

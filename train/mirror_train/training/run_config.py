@@ -12,7 +12,6 @@ from mirror_rt.bundle.identity import digest_of
 from mirror_rt.bundle.manifest import Layout, Manifest, Pooling
 from mirror_rt.errors import ConfigError, OutputExistsError, Setting
 from mirror_rt.heads.task_heads import HEAD_NAME
-from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import path_sha256
 from mirror_rt.kept_work import Identity
 from mirror_rt.keywords import take_paths
@@ -93,9 +92,11 @@ class TrainConfig(RunConfig):
             follows the batch size, the loss `loss_batch`. By default the batch size.
         task: name of the head that the layer becomes.
         teacher: of Mirror-BERT, an encoder whose cosines are followed: what `Encoder.load` takes, a
-            bundle, a tuned folder or a name. Of pairs, it reads the first text. Of Trans-Encoder,
-            the folder of a cross-encoder that labels the pairs of the first cycle, in the place of
-            one that learns from the base model.
+            bundle, a tuned folder or a name; or `auto`, which is all-mpnet-base-v2, tuned on
+            English words and kept in the cache. Of pairs, it reads the first text; of those of
+            several languages, one that it knows. Of Trans-Encoder, the folder of a cross-encoder
+            that labels the pairs of the first cycle, in the place of one that learns from the base
+            model.
     """
 
     recipe: Any
@@ -182,8 +183,10 @@ def finished_run(
     taught = training.get("teacher", {})
     wanted["teacher"], found["teacher"] = config.teacher_name, taught.get("name")
     if config.teacher_name is not None and taught.get("name") == config.teacher_name:
-        teacher = LoadOptions(offline=config.offline).find(config.teacher_name)
-        wanted["teacher's hash"], found["teacher's hash"] = digest_of(teacher), taught.get("sha256")
+        from mirror_train.training.teacher_model import teacher_folder  # which imports this module
+
+        wanted["teacher's hash"] = digest_of(teacher_folder(config))
+        found["teacher's hash"] = taught.get("sha256")
     named = config.pooling not in ("auto", "paper")
     wanted["pooling"] = config.pooling if named else recipe.get("pooling")
     for name, value in (base_model or {}).items():

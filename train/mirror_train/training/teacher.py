@@ -1,45 +1,72 @@
-"""The vectors of a teacher, which the run time encodes once, and how a student follows them."""
+"""The vectors of a teacher, which the run time encodes once, and how a student follows them.
+
+A teacher that knows some of the languages of a run reads the strings of these alone. The other
+pairs are contrasted with all, in the same batches, and follow nothing.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from mirror_rt import Encoder
+from mirror_rt.bundle.identity import digest_of
 from mirror_rt.encoding.batch_encoder import EmbeddingModel, Vectors
 from mirror_rt.errors import ConfigError, ModelError, NonFiniteError, Setting
-from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.atomic import new_file, write_json
 from mirror_rt.kept_work import Identity
 from mirror_rt.progress import progress_bar
 from mirror_train.data.batches import StepBatch
-from mirror_train.data.training_data import TrainingData
-from mirror_train.loss import soft_targets
+from mirror_train.data.training_data import TrainingData, is_of
+from mirror_train.loss import infonce, soft_targets
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.run import Run
+from mirror_train.training.teacher_model import known_languages, teacher_folder
 
 _PART = 2048  # strings between two files, which a kill loses
 _COMPARED, _SAME = 16, 1e-2  # strings by which a base model is recognised, and their distance
+_LEAST = 2  # strings whose cosines are compared
+
+logger = logging.getLogger("mirror_train")
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """The folder of a teacher, its digest, and for each pair the string that it reads, if any."""
+
+    folder: Path
+    digest: str
+    strings: list[str | None]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the result of a run besides its other settings."""
+        taught = len(self.strings) - self.strings.count(None)
+        partly = {"taught": taught} if taught < len(self.strings) else {}
+        return {"teacher": self.digest} | partly
 
 
 @dataclass(frozen=True, slots=True)
 class Teacher:
-    """A teacher's vectors of the first strings of all pairs, their mean taken off.
+    """A teacher's vectors of strings, their mean taken off.
 
     Attributes:
-        rows: string -> its row of `vectors`.
+        rows: int64 [n], the row of `vectors` for each pair of the data; -1 where it has read none.
         vectors: float32 [n, E].
         record: what mirror.json says of the teacher.
     """
 
-    rows: dict[str, int]
+    rows: npt.NDArray[np.int64]
     vectors: Tensor
     record: dict[str, Any]
 
@@ -51,76 +78,136 @@ class Teacher:
         return batch._replace(texts=batch.texts[:half], views=1, span_draws=None)
 
     def loss(self, z: Tensor, batch: StepBatch, recipe: Recipe) -> Tensor:
-        """Return the loss of the views z [V * n, D] of a batch, a scalar; see `soft_targets`."""
-        strings = batch.texts[: len(batch.texts) // batch.views]
-        return soft_targets(
-            z.chunk(batch.views),
-            self.vectors[[self.rows[text] for text in strings]],
-            temperature=recipe.temperature,
-            weight=recipe.teacher_weight,
-            group_ids=None if batch.group_ids is None else torch.from_numpy(batch.group_ids),
-        )
+        """Return the loss of the views z [V * n, D] of a batch, a scalar; see `soft_targets`.
+
+        Pairs that the teacher has not read are in the contrastive part alone, which has all pairs.
+        """
+        ids = None
+        if batch.group_ids is not None:
+            ids = torch.from_numpy(batch.group_ids).to(z.device)
+        rows, weight = torch.from_numpy(self.rows[batch.rows]), recipe.teacher_weight
+        taught = (rows >= 0).nonzero().squeeze(1)
+        views = z.chunk(batch.views)
+        soft = partial(soft_targets, temperature=recipe.temperature)
+        if len(taught) == len(rows):
+            return soft(views, self.vectors[rows], weight=weight, group_ids=ids)
+        loss = (1 - weight) * infonce(*views, temperature=recipe.temperature, group_ids=ids)
+        places = taught.to(z.device)
+        own = None if ids is None else ids[places]
+        if len(taught) < _LEAST or (own is not None and bool((own == own[0]).all())):
+            return loss  # no string of these has another to be compared with
+        followed = soft([view[places] for view in views], self.vectors[rows[taught]], group_ids=own)
+        return loss + weight * followed
 
 
-def find_teacher(run: Run, data: TrainingData, recipe: Recipe, *, own_loss: bool) -> Path | None:
-    """Return the folder of a run's teacher, which may have to be fetched; None where it has none.
+def find_teacher(run: Run, data: TrainingData, recipe: Recipe, *, own_loss: bool) -> Lesson | None:
+    """Return a run's teacher, which may have to be fetched or tuned, and what it reads of the data.
 
     Raises:
         BundleError: there is no such model.
         ConfigError: the teacher does not go with the other settings.
     """
+    guides = recipe.guide_margin is not None
     if (name := run.config.teacher_name) is None:
-        if recipe.teacher_weight != 1:
-            raise ConfigError(Setting("teacher_weight"), " goes with ", Setting("teacher"))
+        for needs, field in ((recipe.teacher_weight != 1, "teacher_weight"),
+                             (guides, "guide_margin")):  # fmt: skip
+            if needs:
+                raise ConfigError(Setting(field), " goes with ", Setting("teacher"))
         return None
     for wrong, why in (
         (run.processes.count > 1, " is for one process: start none with torchrun"),
         (own_loss, " has a loss of its own: pass no other"),
         (recipe.loss != "ntxent", f" goes with the loss ntxent, not with {recipe.loss}"),
         (recipe.same_dropout, " does not go with controlled dropout"),
+        (
+            recipe.crop is not None and not guides,
+            " reads whole strings, and does not go with crops of them",
+        ),
+        (guides and recipe.teacher_weight != 1, " guides and is not followed, so has no weight"),
         (data.hard_negatives is not None, f" has no use for the hard negatives of {data.source}"),
     ):
         if wrong:
             raise ConfigError(Setting("teacher"), why)
-    return LoadOptions(offline=run.config.offline).find(name)
+    if guides:
+        folder = teacher_folder(run.config)
+        return Lesson(folder, digest_of(folder), list(data.first))
+    known = known_languages(run.config)
+    strings = _strings_read(data, known)
+    if known and data.language is not None and not is_of(data.language, known):
+        logger.warning(
+            "by the table of languages the teacher %s is for %s, and the strings of %s are %r",
+            name, ", ".join(sorted(known)), data.source, data.language,
+        )  # fmt: skip
+    if not any(strings):
+        raise ConfigError(
+            Setting("teacher"),
+            f" {name} knows {', '.join(sorted(known))} by the table of languages, and no string "
+            f"of {data.source} is known to be of these",
+        )
+    if None in strings and recipe.teacher_weight == 1:
+        raise ConfigError(
+            Setting("teacher_weight"),
+            f" has to be below 1, for {strings.count(None)} pairs of {data.source} are of other "
+            f"languages than those of the teacher {name}, and would not be learned",
+        )
+    folder = teacher_folder(run.config)
+    return Lesson(folder, digest_of(folder), strings)
 
 
-def read_teacher(
-    run: Run, data: TrainingData, folder: Path, digest: str, student: EmbeddingModel
-) -> Teacher:
-    """Encode the first strings of all pairs by the teacher in a folder of this digest.
-
-    What is finished is kept in the folder OUT.teacher, by everything that decides it.
+def read_teacher(run: Run, lesson: Lesson, student: EmbeddingModel) -> Teacher:
+    """Encode the strings that the teacher reads.
 
     Raises:
         ConfigError: the teacher is the student's base model.
         ModelError: a vector is not finite.
     """
-    texts = list(dict.fromkeys(data.first))
-    encoder = Encoder.load(folder)
+    texts = list(dict.fromkeys(one for one in lesson.strings if one is not None))
+    vectors, record = encoded(run, lesson, texts)
+    _refuse_student(run, vectors, student.encode(texts[:_COMPARED]))
+    row_of = {text: row for row, text in enumerate(texts)}
+    return Teacher(
+        np.array([-1 if one is None else row_of[one] for one in lesson.strings]),
+        torch.from_numpy(vectors - vectors.mean(axis=0)),
+        record,
+    )
+
+
+def encoded(run: Run, lesson: Lesson, texts: list[str]) -> tuple[Vectors, dict[str, Any]]:
+    """Return the vectors of texts by a lesson's model, and the record of that.
+
+    What is finished is kept in the folder OUT.teacher, by everything that decides it.
+    """
+    encoder = Encoder.load(lesson.folder)
     try:
         identity = Identity({
-            "teacher": digest, "providers": encoder.providers, "part": _PART,
+            "teacher": lesson.digest, "providers": encoder.providers, "part": _PART,
             "strings": hashlib.sha256("\n".join(texts).encode()).hexdigest(),
         })  # fmt: skip
         vectors = _kept_vectors(run, encoder, texts, identity)
-        tuned = encoder.manifest.data or {}
+        manifest = encoder.manifest
     finally:
         encoder.close()
-    _refuse_student(run, vectors, student.encode(texts[:_COMPARED]))
-    vectors = vectors - vectors.mean(axis=0)
     record = {
         "name": run.config.teacher_name,
-        "sha256": digest,
+        "base_model": manifest.base_model.get("name") if manifest.data else None,
+        "sha256": lesson.digest,
         "dimension": vectors.shape[1],
         "strings": len(texts),
-        "tuned_on": tuned.get("source"),
+        "tuned_on": (manifest.data or {}).get("source"),
     }
-    return Teacher(
-        {text: row for row, text in enumerate(texts)},
-        torch.from_numpy(vectors),
-        {key: value for key, value in record.items() if value is not None},
-    )
+    return vectors, {key: value for key, value in record.items() if value is not None}
+
+
+def _strings_read(data: TrainingData, known: frozenset[str]) -> list[str | None]:
+    """Return for each pair the first of its strings in a known language, if languages are known."""
+    if not known or data.languages is None:
+        return list(data.first)
+
+    rows = zip(data.first, data.second, data.languages, strict=True)
+    return [
+        a if is_of(first, known) else b if is_of(second, known) else None
+        for a, b, (first, second) in rows
+    ]
 
 
 def forget_vectors(run: Run) -> None:

@@ -6,14 +6,16 @@ import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from mirror_rt.bundle.identity import digest_of
+from mirror_rt.bundle.json_document import read_json
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.evaluation import evaluate_geometry
+from mirror_rt.io.atomic import write_json
 from mirror_train.data.batches import Batches, batch_sizes, check_loss_batch
 from mirror_train.data.training_data import TrainingData
 from mirror_train.model.dense import Dense
@@ -23,13 +25,14 @@ from mirror_train.model.pretrained import Pretrained, load_pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.fit import warn_of_run
+from mirror_train.training.guide import Guide, read_guide
 from mirror_train.training.loop import Trainer
 from mirror_train.training.mirror import ViewsLoss, mirror_trainer, pad_length
 from mirror_train.training.movement import EndedBy, Neighbours, common_words, planned_steps
 from mirror_train.training.pooling import choose_pooling
 from mirror_train.training.run import Run, TuneReport, begun
 from mirror_train.training.run_config import TrainConfig
-from mirror_train.training.teacher import find_teacher, forget_vectors, read_teacher
+from mirror_train.training.teacher import Teacher, find_teacher, forget_vectors, read_teacher
 from mirror_train.training.whitening import centre_again, fit_whitening
 
 logger = logging.getLogger("mirror_train")
@@ -83,13 +86,12 @@ def tune(
         recipe = recipe.replace(pooling=chosen.pooling)
         check_recipe(recipe, data, base, processes.count)
         cached = None if loss_batch == recipe.batch_size else loss_batch
-        folder = find_teacher(run, data, recipe, own_loss=loss is not None)
-        taught: dict[str, Any] = {} if folder is None else {"teacher": digest_of(folder)}
+        lesson = find_teacher(run, data, recipe, own_loss=loss is not None)
         settings = dataclasses.asdict(recipe)
         if loss is not None:
             kind = loss if hasattr(loss, "__qualname__") else type(loss)
             settings["loss"] = f"{kind.__module__}.{kind.__qualname__}"
-        run.start(data.sha256(), settings, loss_batch=cached, **taught)
+        run.start(data.sha256(), settings, loss_batch=cached, **(lesson.identity if lesson else {}))
         sizes = batch_sizes(len(data), loss_batch, processes.count)
         steps, ended_by = planned_steps(recipe, len(sizes))
         batches = Batches(
@@ -103,9 +105,11 @@ def tune(
         )
         pad_to = pad_length(recipe)
         untuned = run.encoder(Head([chosen.before]), pad_to=pad_to)
-        teacher = (
-            None if folder is None else read_teacher(run, data, folder, taught["teacher"], untuned)
-        )
+        teacher: Teacher | Guide | None = None
+        if lesson is not None and recipe.guide_margin is not None:
+            teacher = read_guide(run, data, lesson)
+        elif lesson is not None:
+            teacher = read_teacher(run, lesson, untuned)
         before = _isotropy(run, data, untuned)
         layer = fit_whitening(base, data, recipe, seed=seed, device=run.device)
         layers, mlp = [] if layer is None else [layer], _mlp(base, recipe, seed)
@@ -145,6 +149,7 @@ def tune(
             level=recipe.level,
             language=data.language,
             pad_to=pad_to,
+            also=partial(_declare_parts, recipe, base.dimension),
         )
         if teacher is not None:
             forget_vectors(run)
@@ -198,6 +203,14 @@ def _mlp(base: Pretrained, recipe: Recipe, seed: int) -> Dense | None:
     return layer
 
 
+def _declare_parts(recipe: Recipe, dimension: int, folder: Path) -> None:
+    """Say in config.json which dimensions were trained to stand alone, as vLLM looks for them."""
+    if recipe.matryoshka:
+        path = folder / "config.json"
+        sizes = {"is_matryoshka": True, "matryoshka_dimensions": [*recipe.matryoshka, dimension]}
+        write_json(path, read_json(path, "model") | sizes)
+
+
 def load_base(config: TrainConfig) -> Pretrained:
     """Load the base model of a run, with the dropout of its recipe."""
     return load_pretrained(config.model, dropout=config.recipe.dropout, **config.load_options())
@@ -225,6 +238,19 @@ def check_recipe(recipe: Recipe, data: TrainingData, base: Pretrained, processes
     if recipe.mlp != "none" and (recipe.whitening or recipe.pooling == "mean-with-padding"):
         raise ConfigError(
             Setting("mlp"), " goes neither with whitening nor with the pooling mean-with-padding"
+        )
+    if recipe.matryoshka and recipe.matryoshka[-1] >= base.dimension:
+        raise ConfigError(
+            field="matryoshka",
+            expected=f"less than the {base.dimension} dimensions of {base.name}",
+            value=recipe.matryoshka,
+        )
+    if recipe.matryoshka and recipe.mlp == "training":
+        raise ConfigError(
+            Setting("matryoshka"),
+            " does not go with ",
+            Setting("mlp", "training"),
+            ", whose layer is left out of what is written",
         )
     if recipe.whitening and recipe.pooling == "mean-with-padding":
         raise ConfigError(
