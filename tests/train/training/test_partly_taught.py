@@ -138,9 +138,14 @@ def test_a_warning_tells_of_strings_in_another_language(run, caplog):
     assert "is for en, and the strings of pairs are 'fr'" in caplog.text
 
 
-def test_the_languages_of_a_teacher_are_those_of_its_base_model(teacher, tiny_bert, tmp_path):
+def test_the_languages_of_a_teacher_are_those_of_its_base_model(run, teacher, tiny_bert, tmp_path):
     def known(name):
         return known_languages(TrainConfig(out=tmp_path, recipe=RECIPE, teacher=name))
 
     assert known(teacher) == {"en"}
     assert known(tiny_bert) == frozenset()
+    tuned = run("tuned").out
+    assert known(tuned) == frozenset()
+    row = f'[bases.own]\nmodel = "{tiny_bert.name}"\nlanguages = ["fr"]\n'
+    (tmp_path / "own.toml").write_text(row)
+    assert known(tuned) == {"fr"}

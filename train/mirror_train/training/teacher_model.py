@@ -9,6 +9,7 @@ import dataclasses
 import logging
 from pathlib import Path
 
+from mirror_rt.bundle.description import STORED
 from mirror_rt.bundle.hub import cache_folder
 from mirror_rt.bundle.identity import digest_of
 from mirror_rt.bundle.manifest import Layout, Manifest
@@ -51,7 +52,7 @@ def known_languages(config: TrainConfig) -> frozenset[str]:
     else:
         folder = teacher_folder(config)
         if (folder / Layout.manifest).is_file():
-            name = Manifest.read(folder, None).base_model.get("name") or name
+            name = Manifest.read(folder, STORED).base_model.get("name") or name
     return frozenset(load_languages().base(name).languages)
 
 
