@@ -10,6 +10,7 @@ from mirror_train.training import teacher_model
 from mirror_train.training.loop import Trainer
 from mirror_train.training.run_config import finished_run
 from mirror_train.training.teacher_model import known_languages, teacher_folder
+from mirror_train.training.tune import tune_teacher
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +76,7 @@ def test_a_kill_while_it_is_tuned_or_teaches_changes_no_byte(run, cache, steps, 
         run("parts", checkpoint_every=1)
     assert [path.name.rpartition(".")[2] for path in cache.iterdir()] == ["checkpoints"]
     steps.clear()
-    teacher = run("parts", by=lambda data, own: teacher_folder(own))
+    teacher = run("parts", by=lambda data, own: teacher_folder(own, tune_teacher))
     assert steps == [1]
     with crash_at(1):
         run("parts", checkpoint_every=1)
@@ -92,7 +93,10 @@ def test_offline_it_is_tuned_from_what_the_cache_has(run, tiny_roberta, caplog, 
 def test_a_folder_of_its_name_goes_first(run, tiny_bundle, tmp_path, monkeypatch):
     shutil.copytree(tiny_bundle("roberta"), tmp_path / "auto")
     monkeypatch.chdir(tmp_path)
-    assert run("out", by=lambda data, own: teacher_folder(own)).resolve() == tmp_path / "auto"
+    assert (
+        run("out", by=lambda data, own: teacher_folder(own, tune_teacher)).resolve()
+        == tmp_path / "auto"
+    )
 
 
 def test_it_knows_english():

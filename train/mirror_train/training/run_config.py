@@ -18,6 +18,7 @@ from mirror_rt.keywords import take_paths
 from mirror_rt.schema import check_rules, least
 from mirror_train.compute.precision import Precision
 from mirror_train.model.model_folder import DEFAULT_MODEL
+from mirror_train.training.teacher_model import kept_teacher
 
 # `paper` takes the pooling of the papers, whatever the base model declares.
 TunedPooling = Literal[Pooling, "auto", "paper"]
@@ -183,10 +184,9 @@ def finished_run(
     taught = training.get("teacher", {})
     wanted["teacher"], found["teacher"] = config.teacher_name, taught.get("name")
     if config.teacher_name is not None and taught.get("name") == config.teacher_name:
-        from mirror_train.training.teacher_model import teacher_folder  # which imports this module
-
-        wanted["teacher's hash"] = digest_of(teacher_folder(config))
         found["teacher's hash"] = taught.get("sha256")
+        folder = kept_teacher(config)  # one that is not there would be tuned with the same result
+        wanted["teacher's hash"] = taught.get("sha256") if folder is None else digest_of(folder)
     named = config.pooling not in ("auto", "paper")
     wanted["pooling"] = config.pooling if named else recipe.get("pooling")
     for name, value in (base_model or {}).items():

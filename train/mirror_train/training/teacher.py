@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -100,8 +101,17 @@ class Teacher:
         return loss + weight * followed
 
 
-def find_teacher(run: Run, data: TrainingData, recipe: Recipe, *, own_loss: bool) -> Lesson | None:
+def find_teacher(
+    run: Run,
+    data: TrainingData,
+    recipe: Recipe,
+    *,
+    own_loss: bool,
+    tune: Callable[[TrainingData, dict[str, Any]], object],
+) -> Lesson | None:
     """Return a run's teacher, which may have to be fetched or tuned, and what it reads of the data.
+
+    `tune` is that of `teacher_folder`.
 
     Raises:
         BundleError: there is no such model.
@@ -129,7 +139,7 @@ def find_teacher(run: Run, data: TrainingData, recipe: Recipe, *, own_loss: bool
         if wrong:
             raise ConfigError(Setting("teacher"), why)
     if guides:
-        folder = teacher_folder(run.config)
+        folder = teacher_folder(run.config, tune)
         return Lesson(folder, digest_of(folder), list(data.first))
     known = known_languages(run.config)
     strings = _strings_read(data, known)
@@ -150,7 +160,7 @@ def find_teacher(run: Run, data: TrainingData, recipe: Recipe, *, own_loss: bool
             f" has to be below 1, for {strings.count(None)} pairs of {data.source} are of other "
             f"languages than those of the teacher {name}, and would not be learned",
         )
-    folder = teacher_folder(run.config)
+    folder = teacher_folder(run.config, tune)
     return Lesson(folder, digest_of(folder), strings)
 
 

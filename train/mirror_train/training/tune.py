@@ -86,7 +86,7 @@ def tune(
         recipe = recipe.replace(pooling=chosen.pooling)
         check_recipe(recipe, data, base, processes.count)
         cached = None if loss_batch == recipe.batch_size else loss_batch
-        lesson = find_teacher(run, data, recipe, own_loss=loss is not None)
+        lesson = find_teacher(run, data, recipe, own_loss=loss is not None, tune=tune_teacher)
         settings = dataclasses.asdict(recipe)
         if loss is not None:
             kind = loss if hasattr(loss, "__qualname__") else type(loss)
@@ -154,6 +154,11 @@ def tune(
         if teacher is not None:
             forget_vectors(run)
         return report
+
+
+def tune_teacher(words: TrainingData, settings: dict[str, Any]) -> None:
+    """Tune the ready teacher, by the fields of a configuration; see `teacher_folder`."""
+    tune(words, TrainConfig(**settings))
 
 
 def _isotropy(run: Run, data: TrainingData, encoder: TorchEncoder) -> float | None:
