@@ -39,7 +39,7 @@ def options_seen(monkeypatch):
     """The `LoadOptions` that an encoder or a pack is made with, instead of either."""
 
     def refuse(self, *arguments, options=None, **_):
-        raise Asked(options or arguments[-1])
+        raise Asked(*(one for one in (options, *arguments) if isinstance(one, LoadOptions)))
 
     monkeypatch.setattr(Encoder, "__init__", refuse)
     monkeypatch.setattr(LanguagePack, "__init__", refuse)
@@ -49,6 +49,7 @@ def options_seen(monkeypatch):
 @pytest.mark.parametrize("kind", [Encoder, LanguagePack])
 def test_load_passes_every_option(options_seen, monkeypatch, bundle, kind):
     monkeypatch.setattr("mirror_rt.languages.language_pack.PackIndex.read", lambda path: None)
+    monkeypatch.setattr("mirror_rt.languages.language_pack.Router", lambda *_: None)
     with pytest.raises(Asked) as asked:
         kind.load(bundle, **LOAD)
     assert asked.value.args == (LoadOptions(**LOAD),)

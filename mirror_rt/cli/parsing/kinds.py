@@ -156,7 +156,7 @@ _KINDS: dict[Any, Kind] = {
     str: Kind(partial(_exactly, str), "text"),
     Path: Kind(partial(_exactly, Path), "the path of a file", "FILE"),
     tuple[int, ...]: Kind(
-        partial(_each, partial(_exactly, int)), "integers separated by commas", "N[,N]"
+        partial(_each, partial(_exactly, int)), "integers separated by commas", "N"
     ),
     Mapping[str, Any]: Kind(_named_values, "NAME=VALUE", "NAME=VALUE", several=True),
     Providers: Kind(

@@ -351,7 +351,7 @@ def test_bad_inputs_of_a_pass(kernel):
         ("share D, dtype and device", Inputs(z, other.half(), None, ids)),
         ("share D, dtype and device", Inputs(z, other, rows(9, 17), ids)),
         (r"contiguous, got strides \(1, 9\)", Inputs(z, rows(16, 9).T, None, ids)),
-        ("as many rows, got 9 and 8", Inputs(z, other[:8], None, ids)),
+        ("equal numbers of rows, got 9 and 8", Inputs(z, other[:8], None, ids)),
         (r"ids must be int64 \[9\] on cpu, got torch.int32", Inputs(z, other, None, ids.int())),
     ]:
         with pytest.raises(ValueError, match=message):

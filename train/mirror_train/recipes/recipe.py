@@ -117,7 +117,7 @@ class Recipe(Hyperparameters):
         teacher_weight: with a teacher, the share of the loss that follows its cosines, above 0; the
             rest contrasts the strings. At 1, strings need no second view.
         matryoshka: numbers of first dimensions of a vector that are trained to stand alone, such as
-            64, 128 and 256: the loss is the sum of that of the whole vectors and those of each of
+            64,128,256: the loss is the sum of that of the whole vectors and those of each of
             these parts (Kusupati et al. 2022); by default the whole alone.
         crop: each view of a string is a random run of its words, of this share of them, above 0 and
             below 1 (see `crop_words`); by default all of them.
