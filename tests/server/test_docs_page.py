@@ -107,7 +107,7 @@ def test_in_a_browser(open_server, browser):
         browser.call("Page.navigate", url="about:blank")
         browser.call("Page.navigate", url=f"{address}/docs#tag/openai/POST/v1/embeddings")
         browser.wait_for(f"document.body?.innerText.includes('curl {address}/v1/embeddings')")
-        browser.wait_for("document.body.innerText.includes('Keep so many of the first')")
+        browser.wait_for("document.body.innerText.includes('Keep this number of the first')")
         browser.check_readable()
         browser.screenshot(folder / f"docs-{width}-{scheme}.png")
     shown = browser.evaluate("document.body.textContent")

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -110,7 +111,7 @@ def test_a_tokenizer_that_has_too_much_to_do_refuses_at_once(path, body, app, he
             load.learn(kind, 100, 10.0)  # 10 characters a second
         admission = service.scheduler.intake.queue.admission
         admission.pace._cost = 0.0  # the device is as fast as can be
-        admission._max_texts = 10_000
+        admission._limits = replace(admission._limits, max_texts=10_000)
         before = Call(app, *first[:2])
         await asyncio.to_thread(began.wait, 60)
         while not any(load._waiting.values()):  # a thread of an earlier test may have begun
@@ -132,7 +133,9 @@ def test_a_rerank_that_is_cancelled_ends_where_it_is(app, held):
     scheduler = app.state.registry.services["ranks"].scheduler
 
     async def main():
-        scheduler.intake.queue.admission._max_wait = None  # nothing is refused by its time
+        admission = scheduler.intake.queue.admission
+        # Nothing is refused by its time.
+        admission._limits = replace(admission._limits, max_wait=None)
         runs = scheduler.statistics().batches
         body = SHORTENED | {"documents": TEXTS[:1000]}
         calls = [Call(app, "/v2/rerank", body) for _ in range(2)]
