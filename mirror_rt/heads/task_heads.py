@@ -6,6 +6,8 @@ weights of each. They take vectors as pooled, not normalised.
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_args
@@ -28,6 +30,9 @@ FEATURES = ("u", "v", "|u-v|", "u*v")
 Floats = npt.NDArray[np.float64]
 HEAD_NAME = matching(r"[a-z][a-z0-9_-]*", "a name of a head: lower case letters, digits, - and _")
 _Number = Annotated[float, between(-1e30, 1e30)]
+# The errors of numpy and zipfile for a damaged file of arrays.
+_UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, SyntaxError,
+               NotImplementedError, RuntimeError, zlib.error, zipfile.BadZipFile)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +247,7 @@ def _read_arrays(path: Path) -> dict[str, npt.NDArray[np.float32]]:
             if sum(one.file_size for one in arrays.zip.infolist()) > path.stat().st_size:
                 raise ValueError("it is compressed, or larger than its file")
             return {name: arrays[name].astype(np.float32) for name in ("weight", "bias")}
+    except _UNREADABLE as error:
+        raise BundleError(f"{path} cannot be read: {error}") from error
     except MemoryError as error:  # the header of a damaged file may give any shape
         raise BundleError(f"{path} cannot be read: it needs too much memory") from error
-    except Exception as error:  # numpy, zipfile and zlib each have their own
-        raise BundleError(f"{path} cannot be read: {error}") from error

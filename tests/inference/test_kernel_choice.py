@@ -96,6 +96,17 @@ def test_a_damaged_file_is_written_again(cache, content):
     assert path.read_text("utf-8") == kept
 
 
+def test_of_processes_that_measure_at_once_the_first_decides_for_all(cache):
+    first = []
+
+    def meanwhile(which):
+        first.append(read_or_measure("bf16", SETS, cache, lambda which: [1.0] * len(which)))
+        return [2.0] * len(which)
+
+    assert read_or_measure("bf16", SETS, cache, meanwhile) == first[0]
+    assert len([*cache.glob("kernels/*")]) == 1
+
+
 def test_a_cache_that_cannot_be_written_is_done_without(cache):
     cache.write_text("a file", "utf-8")
     found = read_or_measure("int8", SETS, cache, lambda which: [1.0] * len(which))

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ _as_declared: ContextVar[bool] = ContextVar("as_declared", default=False)
 
 
 class Kernels(NamedTuple):
-    """What computes products.
+    """The kernels that compute products.
 
     Attributes:
         precision: `fp32`, `bf16` or `int8`; `fp32` in the place of `bf16` where that is quicker.
@@ -111,7 +111,8 @@ def read_or_measure(
 ) -> dict[Kernels, float]:
     """Return the times that `folder` keeps of this machine; else measure them, and keep them there.
 
-    A file that is damaged is written again, and one that cannot be written is done without.
+    A file that is damaged is written again, and one that cannot be written is done without. Of
+    processes that measure at the same time, the first decides for all: their vectors are the same.
     """
     from mirror_rt.version import __version__
 
@@ -121,16 +122,38 @@ def read_or_measure(
              "kernels": names}  # fmt: skip
     key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
     path = folder / "kernels" / f"{precision}-{key}.json"
+    seconds = _kept(path, names)
+    if seconds is None:
+        damaged, seconds = path.exists(), measure(which)
+        if keep:
+            record = about | {"seconds": dict(zip(names, seconds, strict=True))}
+            with contextlib.suppress(OSError):
+                _keep(path, record, overwrite=damaged)
+            seconds = _kept(path, names) or seconds
+    return dict(zip(which, seconds, strict=True))
+
+
+def _kept(path: Path, names: Sequence[str]) -> list[float] | None:
+    """Return the times that a file keeps; None if it is not there, or damaged."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         kept = json.loads(path.read_text(encoding="utf-8") if path.is_file() else "")["seconds"]
         seconds = [float(kept[name]) for name in names]
         if all(one > 0 for one in seconds):
-            return dict(zip(which, seconds, strict=True))
-    seconds = measure(which)
-    with contextlib.suppress(OSError):
-        if keep:
-            write_json(path, about | {"seconds": dict(zip(names, seconds, strict=True))})
-    return dict(zip(which, seconds, strict=True))
+            return seconds
+    return None
+
+
+def _keep(path: Path, record: dict[str, Any], *, overwrite: bool) -> None:
+    """Write a record whole; one that is there stays unless `overwrite` says otherwise."""
+    if overwrite:
+        write_json(path, record)
+        return
+    own = path.with_name(f"{path.stem}.{os.getpid()}.json")
+    write_json(own, record)
+    try:
+        os.link(own, path)  # fails where another process was first
+    finally:
+        own.unlink()
 
 
 def measure(which: Sequence[Kernels]) -> list[float]:
