@@ -1,6 +1,7 @@
 """Several models of one process take turns; shares are counted in runs, not in seconds."""
 
 import itertools
+import math
 import threading
 import time
 
@@ -12,11 +13,16 @@ from step_encoder import StepEncoder
 
 
 class Floods:
-    """Schedulers that share turns: every run takes the time that `costs` has for its model."""
+    """Schedulers that share turns: every run takes the time that `costs` has for its model.
+
+    A run ends as soon as the next that fits beside it has begun, and never because a thread of
+    another model is slow to wake: the order is the turns' alone.
+    """
 
     def __init__(self, costs, runs=1):
         self.order, self._costs, self._now = [], costs, 0.0
-        self._gate, self._lock = threading.Event(), threading.Lock()
+        self._runs, self._expected = runs, math.inf
+        self._gate, self._began = threading.Event(), threading.Condition()
         self.turns = Turns(lambda: self._now)
         self.encoders = {name: StepEncoder(held=False) for name in costs}
         for name, encoder in self.encoders.items():
@@ -31,8 +37,11 @@ class Floods:
     def _counted(self, name, run):
         def counted(batch, *, normalize):
             assert self._gate.wait(60)
-            with self._lock:
+            with self._began:
                 self.order.append(name)
+                full = min(len(self.order) + self._runs - 1, self._expected)
+                self._began.notify_all()
+                assert self._began.wait_for(lambda: len(self.order) >= full, 60)
                 self._now += self._costs[name]
             return run(batch, normalize=normalize)
 
@@ -42,6 +51,7 @@ class Floods:
         """Let texts wait, and then run all of them; return the order of the runs."""
         self._gate.clear()
         before = len(self.order)
+        self._expected = before + sum(texts.values())
         futures = [
             self.schedulers[name].submit([f"{name}{i:04d}" for i in range(n)])
             for name, n in texts.items()
