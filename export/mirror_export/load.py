@@ -33,7 +33,7 @@ class Loaded:
     """A model in PyTorch, with all that its bundle will be but for the graphs.
 
     Attributes:
-        config: what to export.
+        config: the model and the options of the export.
         pretrained: the model and its tokenizer.
         head: makes text vectors; of a cross-encoder, those that its own head reads.
         manifest: that of the bundle, without its variants and files.
@@ -66,7 +66,7 @@ def wanted_variants(config: ExportConfig) -> list[str]:
 
 
 def find(config: ExportConfig) -> Source:
-    """Check the options of an export, find the model, and read what its folder declares."""
+    """Check the options of an export, find the model, and read the declarations of its folder."""
     import_onnxruntime("checking an exported bundle")
     check_free(config.out, overwrite=config.overwrite)
     model = Path(config.model).resolve()
@@ -117,7 +117,7 @@ def _read_head(pretrained: Pretrained) -> PairHead:
 
 
 def _head(pretrained: Pretrained, config: ExportConfig, read: PoolingMode | None) -> Head:
-    """Return the head to export: what the folder declares, or the requested pooling alone.
+    """Return the head to export: the folder's declared one, or the requested pooling alone.
 
     Of a cross-encoder it is the pooling that its own head reads; None of an encoder.
     """

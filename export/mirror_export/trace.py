@@ -40,7 +40,7 @@ class Traced:
     """A bundle in the making with its float32 graph, and the results of the PyTorch model.
 
     Attributes:
-        config: what to export.
+        config: the model and the options of the export.
         folder: where the bundle is made.
         manifest: that of the bundle, without its variants, with the files of the float32 graph.
         graph: description of the float32 graph.

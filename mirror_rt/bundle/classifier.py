@@ -193,7 +193,7 @@ def _check_pairs(described: ModelDescription) -> None:
 
 
 def score_activation(described: ModelDescription, labels: int) -> ScoreActivation:
-    """Return what makes scores of logits, as sentence-transformers' CrossEncoder finds it.
+    """Return the function that makes scores of logits, as sentence-transformers finds it.
 
     Its folders name a class of torch in config_sentence_transformers.json (from version 6), or in
     config.json; without one it is a sigmoid for one label, and nothing for several.

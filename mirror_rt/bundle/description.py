@@ -2,7 +2,7 @@
 
 sentence-transformers describes an encoder in modules.json, a list of modules, each with a folder
 and a configuration, in the layout of its version 5 or an older one; transformers describes the
-model and its tokenizer. What their files say is followed as these libraries follow it.
+model and its tokenizer. Their files are followed as these libraries follow them.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class ModelDescription:
 
     Attributes:
         folder: the folder.
-        manifest: the content of mirror.json, or what takes its place for files that others wrote
+        manifest: the content of mirror.json, or its equivalent for files that others wrote
             (`describe_bundle` makes it); None where there is neither.
         transformer: folder of the transformer: the same, or a subfolder in an old layout.
         weights: its weights in safetensors, or the index of their files; None if there are none.
-        kind: what sentence-transformers saved it as; None where that is not said.
+        kind: the class of sentence-transformers that saved it; None where that is not said.
         modules: the modules in their order; none where there is no modules.json.
         poolings: how token vectors become one, joined in this order; none where none is declared.
         pooling_fault: the reason why a declared pooling cannot be followed; "" if it can.

@@ -50,24 +50,24 @@ class Tensors:
     is for what the family does not have.
 
     Attributes:
-        prefix: what is before all names where the model has a head.
+        prefix: stands before all names where the model has a head.
         words, positions, types, norm: of the embeddings; without a norm of their own, layers add
             to what they are before that of the first layer.
         projection: from the embeddings to the layers; left out where their widths are equal.
-        layer: what is before the names of a layer, with the number of its group, and of the layer
+        layer: stands before the names of a layer, with the number of its group, and of the layer
             in that group.
-        inner: what enters the feed-forward part; where it is gated, what is activated comes first.
-        first_norm: of a layer that normalises what enters it: the norm before its attention.
+        inner: the first product of the feed-forward part; of a gated one, the activated half first.
+        first_norm: of a layer that normalises its input: the norm before its attention.
         last_norm: of such a family: the norm behind all layers.
         query_norm, key_norm: of the heads.
-        attention_after, out_after: norms of what the halves of a layer add.
+        attention_after, out_after: norms of the sums that the halves of a layer add.
         relative: the bias of the scores by distance.
         distances: vectors of distances, times which queries and keys are added to the scores, and
             their norm; empty for none.
         plain: field of config.json -> its values with which the model is computed, beside those
             that all families have.
         biased: the fields above whose matrices have biases, and `norms` where norms have them.
-        gated: whether a second product multiplies what is activated.
+        gated: whether a second product multiplies the activated one.
         centred: whether norms take the mean off.
         causal: whether tokens attend to none behind them, unless config.json says otherwise.
         grouped: whether config.json has the size of heads, and the number of those of keys.

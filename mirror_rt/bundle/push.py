@@ -68,7 +68,7 @@ def push(
 
 
 def _content(folder: Path, name: str) -> dict[str, Path | bytes]:
-    """Return what to send: path in the repository -> local file, or bytes."""
+    """Return the files to send: path in the repository -> local file, or bytes."""
     refuse_links_out(folder)
     manifests = read_bundles(folder)
     if bundle := manifests.get("."):

@@ -50,7 +50,7 @@ def local_folder(named: Repository, *, hashed: bool = True) -> Path | None:
     Raises:
         ConfigError: a revision is given with a path.
         BundleError: a ready model is not in the cache, and cannot be fetched or kept.
-        BundleIntegrityError: what was fetched is not the model that the table lists.
+        BundleIntegrityError: the fetched files are not the model that the table lists.
     """
     if (path := Path(named.name)).exists():
         refuse_revision(path, named.revision)

@@ -20,7 +20,7 @@ class ScoreLayer:
     Attributes:
         inputs: numbers that it takes.
         outputs: numbers that it gives.
-        activation: what is applied to them.
+        activation: the function that is applied to them.
         norm: epsilon of the normalisation; None for none.
     """
 

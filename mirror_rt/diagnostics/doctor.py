@@ -51,7 +51,7 @@ _CLASSES = {
     "avx2": "AVX2", "neon_i8mm": "ARM with I8MM", "neon_dot": "ARM with dot products",
     "portable": "without instructions that the engine has kernels for",
 }  # fmt: skip
-# What vectors of each precision in the engine have, about, with those of fp32.
+# The cosine, about, of the vectors of each precision in the engine with those of fp32.
 _COSINES = {"fp32": "1", "bf16": ".9999", "int8": ".99"}
 _MEND_DRIVER = "restart, or install the NVIDIA driver again; nvidia-smi must list the card"
 _MENDS_WHEELS = "pip uninstall -y {} && pip install 'mirror-rt[{}]'"

@@ -86,7 +86,7 @@ class ModelCache(Generic[Key, Model]):
             beside the pinned ones (see `checked_limit`).
         pinned: keys of models that are never evicted.
         patience: seconds that the users of an evicted model have to end.
-        owner: what an error calls the object that was closed.
+        owner: the name in errors of the object that was closed.
     """
 
     def __init__(

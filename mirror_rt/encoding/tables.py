@@ -44,7 +44,7 @@ class TableEncoder:
         self._pyarrow = require("pyarrow", extra="tables", purpose="encoding a table")
         self._pipeline = encoder.pipeline
         self._null_invalid, self._zeros = "errors" not in options, options.get("errors") == "zero"
-        if self._null_invalid or self._zeros:  # codes have no NaN, which is what is counted below
+        if self._null_invalid or self._zeros:  # codes have no NaN, and NaN is counted below
             of_floats = options.get("precision", "float32") in FLOATS
             options["errors"] = "nan" if of_floats else "zero"
         self._plan = self._pipeline.plan(**options)

@@ -115,7 +115,7 @@ class BundleModel(PooledModel):
         return max(self.parallel_runs, 2) if self._pays_to_overlap else self.parallel_runs
 
     def open_cache(self, dimension: int | None = None) -> VectorCache | None:
-        """Open the cache that the options name, of vectors or of what a head makes of them."""
+        """Open the cache that the options name, of vectors or of a head's results."""
         variant, options = self.variant, self._options
         if options.cache is None or isinstance(self.runner, StaticRunner):
             return None  # a lookup takes less time than to find its result

@@ -19,8 +19,8 @@ RUNS_IN_FLIGHT = 2
 # buffers are bound and how work is shared among devices.
 _ON_CARDS = frozenset({CUDA})
 
-# What the arena of a session leaves of a card's free memory: it is needed by the libraries of CUDA
-# for kernels and workspaces, and by other sessions and processes.
+# The part of a card's free memory that the arena of a session leaves: the libraries of CUDA need
+# it for kernels and workspaces, and so do other sessions and processes.
 _LEFT_SHARE, _LEFT_LEAST = 1 / 16, 512 << 20
 
 
@@ -98,7 +98,7 @@ def _defaults(provider: str, device: int) -> dict[str, str]:
     options = {
         "device_id": str(device),
         # The arena grows by doubling regions, of 1 GB at most, and any batch finds room in parts of
-        # them. Regions as small as what was asked for would only fit batches of the same shape:
+        # them. Regions as small as the request would only fit batches of the same shape:
         # with many shapes the memory would be full of regions that nothing fits into.
         "arena_extend_strategy": "kNextPowerOfTwo",
         # TF32 keeps 10 of 23 bits of the mantissa: the vectors of a text alone and of the

@@ -1,4 +1,4 @@
-"""Choose what computes the vectors: onnxruntime, OpenVINO or the engine of this package."""
+"""Choose the engine that computes the vectors: onnxruntime, OpenVINO or our own."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def find_native(
     """Find out whether the native engine can take the place of onnxruntime on the CPU.
 
     Returns:
-        What `open_native` takes; or why onnxruntime runs the bundle instead, in words.
+        The encoder that `open_native` takes; or why onnxruntime runs the bundle instead, in words.
 
     Raises:
         BundleError: the bundle has no variant of the name in the options.
@@ -106,9 +106,9 @@ def open_native(
     """Open the fp32 graph of a bundle in the native engine.
 
     Args:
-        described: what the folder of the bundle declares.
+        described: the description of the bundle's folder.
         options: `variant` is `fp32` (None), `bf16` or `int8`, made of the fp32 graph.
-        encoder: what `find_native` found, if it has been asked already.
+        encoder: the result of `find_native`, if it has been asked already.
 
     Raises:
         BundleIntegrityError: a file is missing or was changed.
@@ -179,7 +179,7 @@ def engine_version(provider: str) -> dict[str, str]:
 
 
 def openvino_offer() -> str | None:
-    """Return what OpenVINO would give here, in words; None if it is not installed.
+    """Return the gain of OpenVINO here, in words; None if it is not installed.
 
     It is not imported, which would take longer than loading a small bundle.
     """

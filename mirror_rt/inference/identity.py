@@ -1,4 +1,4 @@
-"""Say what decides the vectors of a loaded model, but for the texts and the options of a call."""
+"""Name all that decides the vectors of a loaded model, but for texts and options of a call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def model_identity(
     Args:
         digest: that of the files (see `digest_of`).
         load: the options that the model is loaded with.
-        providers: what runs it, the preferred one first.
+        providers: the devices that run it, the preferred one first.
         **more: values in the place of those of `load`, or beside them.
     """
     from mirror_rt.version import __version__

@@ -1,4 +1,4 @@
-"""Run plain ONNX files: pool and normalise what their graphs give for each token."""
+"""Run plain ONNX files: pool and normalise the vectors that their graphs give for each token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PlainModel(BundleModel):
     """The model of a folder of plain ONNX files, opened on its devices.
 
     Args:
-        described: what the files beside the graph declare, with the manifest derived from them.
+        described: the files beside the graph, with the manifest derived from them.
         options: say which graph to open, and how to run it.
     """
 
@@ -40,7 +40,7 @@ class PlainModel(BundleModel):
         self._head = TextHead(described, self._width)
 
     def run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
-        """Run a padded batch: float32 [rows, D]; pool and normalise what the graph does not."""
+        """Run a padded batch: float32 [rows, D]; pool and normalise where the graph does not."""
         found = np.asarray(self.runner.run(batch, self._text_output), dtype=np.float32)
         if found.shape[-1] != self._width:
             raise BundleError(

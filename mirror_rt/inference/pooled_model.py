@@ -1,4 +1,4 @@
-"""The interface of a model that a pipeline needs, independent of what runs the model."""
+"""The interface of a model that a pipeline needs, independent of the engine that runs the model."""
 
 from __future__ import annotations
 

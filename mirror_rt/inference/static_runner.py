@@ -25,7 +25,7 @@ class StaticRunner(LoadedGraph):
 
     Args:
         path: file of the table. Beside it there may be `mapping`, the row of each token id, and
-            `weights`, what the vector of each is multiplied by, as model2vec writes them.
+            `weights`, the factor of the vector of each, as model2vec writes them.
 
     Raises:
         BundleError: the file is damaged, or its parts do not fit one another.

@@ -21,7 +21,7 @@ from mirror_rt.inference.forks import forget_after_fork, leak
 
 LEAST_BYTES = 16 << 20
 
-# What SQLite writes into the header of a file that is ours ("mrtv"), and the version of its tables.
+# The number in the header of an SQLite file that is ours ("mrtv"), and the version of its tables.
 _OURS = (0x6D727476, 1)
 _MAKE = (
     "CREATE TABLE vectors (key BLOB NOT NULL UNIQUE, used INTEGER NOT NULL, vector BLOB NOT NULL)",
@@ -46,7 +46,7 @@ logger = logging.getLogger("mirror_rt")
 
 
 class VectorCache:
-    """Vectors of token rows, by the SHA-256 of what makes the vectors and of the row.
+    """Vectors of token rows, by the SHA-256 of the model's identity and of the row.
 
     Each has a checksum, and SQLite's write-ahead log keeps transactions whole, so what is found is
     bit for bit what was stored, whenever a process was killed. No fault of the file fails a call:
@@ -294,7 +294,7 @@ def _open(path: Path) -> sqlite3.Connection:
                 for statement in _MAKE if found != _OURS else ():
                     db.execute(statement)
         # While another process switches to the log, or reads, SQLite refuses to, without waiting.
-        # What is not switched is safe, too, and the next process that opens it switches it.
+        # A file that is not switched is safe, too, and the next process that opens it switches it.
         with contextlib.suppress(sqlite3.OperationalError):
             db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")

@@ -80,11 +80,11 @@ class LinearLayer:
 
 
 class TextHead:
-    """What makes vectors of texts: poolings, the layers behind them, and the cut of vectors.
+    """Makes vectors of texts: poolings, the layers behind them, and the cut of vectors.
 
     Args:
-        described: what the folder declares.
-        size: length of what is pooled, or of vectors of texts.
+        described: the description of the folder.
+        size: length of the pooled vectors, or of vectors of texts.
 
     Attributes:
         dimension: length of a vector of a text.
@@ -113,7 +113,7 @@ class TextHead:
         self.is_plain = self.of_engine != "none" and not self._layers and self._cut is None
 
     def finish(self, found: Vectors, mask: npt.NDArray[np.int64], *, normalize: bool) -> Vectors:
-        """Return the vectors of texts, of what the native engine gives, without padding."""
+        """Return the vectors of texts, of the native engine's output, without padding."""
         if self.is_plain:
             return found
         if self.of_engine == "none":  # each text by itself, whatever the others are

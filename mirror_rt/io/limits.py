@@ -1,4 +1,4 @@
-"""Limit what a file of somebody else's may make a reader do: one table, and the bounded readers.
+"""Limit the work that a stranger's file may cause a reader: one table, and the bounded readers.
 
 Each limit is far above every published file of its kind, and keeps a damaged or hostile one from
 taking hours or all memory.

@@ -240,7 +240,7 @@ class Table:
 
 @read_whole
 def read_table(path: Path) -> Table:
-    """Read a table with names of columns; what has no format of `FORMATS` is read as plain TSV."""
+    """Read a table with names of columns; a file of no format of `FORMATS` is plain TSV."""
     found = row_format(path)
     found = found if found.has_fields else _TSV
     header = found.names(path)

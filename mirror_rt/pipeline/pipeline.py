@@ -52,7 +52,7 @@ class Pipeline:
         cache: keeps vectors of the model; the pipeline's owner closes it.
     """
 
-    unit = "texts"  # what messages call the inputs
+    unit = "texts"  # the name of the inputs in messages
 
     def __init__(
         self,
@@ -264,7 +264,7 @@ class Pipeline:
         return self.finish(work.spread(vectors), rows, plan, normalized=True)
 
     def _of_pooled(self, vectors: Vectors, plan: EncodePlan) -> Vectors:
-        """Make what `run` gives, cut to the plan's dimension, of pooled vectors."""
+        """Make the result of `run`, cut to the plan's dimension, of pooled vectors."""
         return (normalize_rows(vectors) if plan.normalize else vectors)[:, : plan.dimension]
 
     def _finish_whole(

@@ -64,7 +64,7 @@ class ScoreHead:
             raise BundleError(f"{path} is not a regular file")
         expected = sum(layer.weights for layer in described.layers)
         try:
-            # What is mapped cannot be larger than the file, whatever its header says.
+            # A mapped array cannot be larger than the file, whatever its header says.
             found = np.load(path, mmap_mode="r", allow_pickle=False)
             if (found.dtype, found.shape) != (np.float32, (expected,)):
                 raise ValueError(

@@ -44,7 +44,7 @@ class Queued(Protocol):
 class Admission:
     """Counts work that is admitted and not done, and refuses more than fits.
 
-    Work is what the tokenising threads and the devices have to do; an answer that is being sent is
+    Work is the load of the tokenising threads and the devices; an answer that is being sent is
     none. The queue, whose rows are `queued`, holds its lock.
     """
 

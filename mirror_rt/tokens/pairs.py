@@ -180,7 +180,7 @@ class PairTokenizer(TextTokenizer):
 
         Returns:
             Of each text and side: the tokens at the end that may stay, the number of all tokens,
-            and whether the text is longer than what was tokenised of it.
+            and whether the text is longer than its tokenised part.
         """
         found = {}
         for left in {pair.left for pair in pairs}:

@@ -74,7 +74,7 @@ def single_layers(model: ir.Model, probe: Probe, kind: ir.DataType = _HALF) -> l
     split_embeddings(graph)
     layers = [node for node in graph if node.op_type in _COMPUTES]
     inputs = ((node, node.inputs[0]) for node in layers)
-    # What follows the pooling takes vectors of texts, [batch, D].
+    # The layers behind the pooling take vectors of texts, [batch, D].
     kept = {layer_name(node) for node, x in inputs if x and x.shape and len(x.shape) == 2}
     layers = [node for node in layers if kind == _HALF or node.op_type in _NO_BFLOAT16]
     kept |= {layer_name(node) for node in layers if _has_large(node)}

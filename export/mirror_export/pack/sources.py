@@ -1,4 +1,4 @@
-"""Find the models of a pack, name their bundles, and fingerprint what each is made from."""
+"""Find the models of a pack, name their bundles, and fingerprint the sources of each."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def name_models(models: Sequence[str]) -> dict[str, str]:
 
 
 def fingerprint(folder: Path, config: ExportConfig) -> dict[str, Any]:
-    """Return what determines a bundle, as plain JSON: model, options and version.
+    """Return the identity of a bundle's source, as plain JSON: model, options and version.
 
     A later run keeps the bundle of a model folder if all three are the same.
     """

@@ -34,7 +34,7 @@ from mirror_rt.io.tensors import MappedTensors
 # The names of activations in config.json.
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
                 "silu": "silu", "swish": "silu", "relu": "relu"}  # fmt: skip
-# Values of config.json with which a model computes what the engine does not.
+# Values of config.json with which a model needs a computation that the engine lacks.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "is_decoder": (False, None),
     "position_embedding_type": ("absolute", None),
@@ -44,7 +44,7 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "use_sliding_window": (False, None),
     "attn_logit_softcapping": (None,),
 }
-# What libraries keep beside the weights, and compute anew.
+# Tensors that libraries keep beside the weights, and compute anew.
 _BUFFERS = ("position_ids", "token_type_ids", "inv_freq")
 _MOST_SIZE, _MOST_LAYERS = 1_000_000, 1000
 _LIMIT = "max_position_embeddings"
@@ -242,7 +242,7 @@ class _Finder:
             raise UnsupportedModelError(f"{self.stored.path}: {place} is {list(vectors.shape)}")
         epsilon = float(self.config.get(*self.names.epsilon))
 
-        @np.errstate(all="ignore")  # what is not finite is seen in the vectors of texts
+        @np.errstate(all="ignore")  # a number that is not finite is seen in the vectors of texts
         def normed() -> Floats:
             x, weight, bias = (one.read().astype(np.float64) for one in parts)
             x -= x.mean(axis=1, keepdims=True)
@@ -318,7 +318,7 @@ class _Finder:
         """Return a norm."""
         more = f"1+{name}.weight"
         weight = self.weight(more if more in self.stored.names else f"{name}.weight")
-        if self.names.scaled and weight.name != more:  # what is stored is added to 1
+        if self.names.scaled and weight.name != more:  # the stored gain is added to 1
             read = weight.read
             weight = Weight(more, weight.shape, lambda: np.float32(1) + read(), (weight,))
         return Pair(weight, self.joined([f"{name}.bias"]) if "norms" in self.names.biased else None)

@@ -24,7 +24,7 @@ from mirror_rt.inference.vector_layers import TextHead
 Floats = npt.NDArray[np.float32]
 Shape = tuple[int, ...]
 # Numbers that are computed of weights, 128 MiB: the angles of two kinds of layers for 262,144
-# tokens and heads of 64 numbers, or what DeBERTa-v3-large takes for distances.
+# tokens and heads of 64 numbers, or the table of distances of DeBERTa-v3-large.
 _MOST_COMPUTED = 1 << 25
 # The buckets of MPNet's distances end at 128 tokens, so that there are fewer than 4 x 128.
 _BUCKETS = range(4, 512)
@@ -78,7 +78,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """An encoder that the engine can run, before its weights are read; None for what it lacks.
+    """An encoder that the engine can run, before its weights are read; None for parts it lacks.
 
     Attributes:
         path: the file of its weights, for errors.

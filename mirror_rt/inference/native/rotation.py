@@ -14,8 +14,8 @@ Floats = npt.NDArray[np.float32]
 # The scaling of RoFormer, whose angles are float64.
 EXACT = "exact"
 _LENGTH = "original_max_position_embeddings"
-# What config.json says of each kind of scaling, and its usual values. Of `dynamic` the frequencies
-# change in texts alone that are longer than the model has positions.
+# The keys of config.json for each kind of scaling, and their usual values. The frequencies of
+# `dynamic` change in texts alone that are longer than the model has positions.
 _SCALINGS: dict[str, dict[str, float | None]] = {
     "default": {},
     "dynamic": {},

@@ -152,7 +152,7 @@ def _embeddings(encoder: EngineModel) -> dict[str, Any]:
     if encoder.relative is not None:
         relative = distances(encoder.relative.read(), len(positions))
     return {
-        # What is mapped changes with the file, and is gone with its end.
+        # Mapped memory changes with the file, and is gone with its end.
         "words": words.copy() if words.nbytes <= _KEPT_BYTES else words,
         "positions": positions,
         "types": None if encoder.types is None else encoder.types.read(),

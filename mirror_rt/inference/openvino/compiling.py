@@ -65,12 +65,12 @@ def choose_precision(asked: str | None, openvino: Any) -> Precision:
 
 
 def compile_graph(graph: Path, precision: Precision, version: str, options: LoadOptions) -> Any:
-    """Compile a graph, or take what an earlier process compiled from the cache.
+    """Compile a graph, or take it from the cache as an earlier process compiled it.
 
     Args:
         graph: path of the graph's file.
         precision: `fp32` or `bf16`.
-        version: what differs whenever the weights differ.
+        version: a string that differs whenever the weights differ.
         options: say how many threads to use; `provider_options` are OpenVINO's properties.
 
     Returns:

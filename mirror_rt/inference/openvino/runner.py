@@ -47,7 +47,7 @@ class OpenVinoRunner(LoadedGraph):
     Args:
         graph: path of the graph's file.
         precision: of the products, `fp32` or `bf16`; vectors are float32 in both.
-        version: what differs whenever the weights differ, for the cache of compiled graphs.
+        version: a string that differs whenever the weights differ, for the cache of graphs.
         options: say how many threads to use.
     """
 

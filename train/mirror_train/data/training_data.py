@@ -27,7 +27,7 @@ class TrainingData:
         duplicates: number of repeated lines dropped.
         hard_negatives: n strings, each similar to a string of `first` but not its positive; None
             where there are none.
-        origin: what else mirror.json records of the source, such as its licence; None for nothing.
+        origin: the further record of the source in mirror.json, such as its licence, or None.
         tiers: n numbers; in an epoch, pairs with a lower number come before those with a higher
             one. None for any order.
         languages: n pairs of tags, of both strings, for a teacher that does not know all; a tag is

@@ -1,8 +1,8 @@
 """The numbers of Mirror-BERT's main tables (EMNLP 2021), by base model, set and row of a study.
 
 Spearman's rho, means of three seeds: Tables 1 and 10 for words, Table 3 for whole systems, and
-Table 20 (of which Table 7 has the averages) for what is left out of one. Section 3 gives their
-standard deviations over seeds: below .005 for words, below .002 for sentences.
+Table 20 (of which Table 7 has the averages) for the parts that are left out of one.
+Section 3 gives their standard deviations over seeds: below .005 for words, .002 for sentences.
 """
 
 from __future__ import annotations

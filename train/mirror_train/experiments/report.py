@@ -39,7 +39,7 @@ class Report:
     Attributes:
         figures: those of each row, in the order of the sets; none where the row failed.
         columns: the measures that the table shows, with their titles.
-        findings: what the runs show about the claims of the papers.
+        findings: the results of the runs on the claims of the papers.
     """
 
     def __init__(self, study: Study, config: StudyConfig, runs: list[Run]) -> None:

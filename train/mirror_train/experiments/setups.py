@@ -53,7 +53,7 @@ class MirrorStudy:
 
     name: str  # name on the command line
     source: str  # the paper's table or figure
-    title: str  # what is compared, in a line
+    title: str  # the comparison, in a line
     level: Level  # the recipe that the paper used, which is the default
     # Maps the recipe and the number of strings to the setups, before which comes the base model,
     # unless some are of base models themselves.

@@ -1,4 +1,4 @@
-"""Define what a study is, as data: its settings, its rows, its sets, and the result of a run."""
+"""Define a study as data: its settings, its rows, its sets, and the result of a run."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Row:
     pooling: Pooling | Literal["auto"] = "auto"  # of a row without training
     # A file of word vectors in the place of the base model, averaged for each text.
     vectors: Path | None = None
-    claims: tuple[Claim, ...] = ()  # what its paper claims
+    claims: tuple[Claim, ...] = ()  # the claims of its paper
 
 
 def static_rows(given: Sequence[str]) -> list[Row]:
@@ -98,7 +98,7 @@ class Study:
     """A study: the runs to train, the figures to measure, and the words of its report."""
 
     name: str  # name of the files of the report
-    title: str  # what is compared, in a line
+    title: str  # the comparison, in a line
     rows: list[Row]  # in the order of the table
     sets: list[EvaluationSet]  # each gives columns
     source: str = ""  # the table or figure of the paper; "" for none
@@ -120,7 +120,7 @@ class Study:
     average: bool = False  # whether the average of all sets is a measure, too
     # The notes of the report on the data and the options.
     about: dict[str, Any] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)  # what the study leaves out, and why
+    left_out: dict[str, str] = field(default_factory=dict)  # the parts left out, and why
 
 
 def sets_of(

@@ -227,7 +227,7 @@ def _finished(job: LanguageJob) -> LanguageResult | None:
     config, out, model = job.config, job.config.out, Path(job.config.model)
     if not config.resume or not out.is_dir():  # before the data are read
         return None
-    # Of the base model, what is known without loading it.
+    # The facts of the base model that are known without loading it.
     name = model.name if model.exists() else config.model
     manifest = finished_run(config, job.read()[0].sha256(), {"name": name})
     if manifest is None:

@@ -31,7 +31,7 @@ from mirror_train.loss.kernel import Inputs, Options, Variant
 _TOLERANCES = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-3}
 # Of every row of the gradients: among all rows those of one wrong tile would hardly show.
 _ROW_TOLERANCES = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 5e-3}
-_COSINE_TOLERANCE = 1e-5  # what may be added to the scores is this, divided by the temperature
+_COSINE_TOLERANCE = 1e-5  # divided by the temperature, the tolerance of a score
 _REPEATS = 4
 _NO_MEMORY = re.compile("out of memory|cudaErrorMemoryAllocation", re.IGNORECASE)
 
@@ -40,7 +40,7 @@ class Case(NamedTuple):
     """A problem that both cores solve; the tiles are those of `CudaKernel`.
 
     With `alike` both views are the same, and their pull on each other, which exceeds all the rest
-    in a large batch, vanishes: what remains of a gradient are the products of the tiles.
+    in a large batch, vanishes: the rest of a gradient are the products of the tiles.
     """
 
     n: int

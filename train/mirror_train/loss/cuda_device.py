@@ -1,4 +1,4 @@
-"""Say what a CUDA device can run: whether the extension is there, by which core, on which stream.
+"""Tell whether a CUDA device runs the extension, by which core, and on which stream.
 
 The kernels multiply by one of two cores. mma runs on every card. tma, on compute capability 9.0,
 is faster; it becomes the default on a device where it agrees with mma, which
@@ -43,7 +43,7 @@ _lock = threading.Lock()
 _settled: set[int] = set()
 _not_before: dict[int, float] = {}
 
-try:  # what torch.compile's code calls: it makes no object of the stream
+try:  # the function that torch.compile's code calls: it makes no object of the stream
     from torch._C import _cuda_getCurrentRawStream as raw_stream
 except ImportError:  # in builds without CUDA
 
@@ -96,7 +96,7 @@ def _capability(device: torch.device) -> tuple[int, int]:
 def call_on_device(module: Any, index: int, function: Callable[..., None], *arguments: Any) -> None:
     """Call function(index, *arguments, stream), with torch's device changed if it differs.
 
-    `index` is what `Tensor.get_device` returns: -1 for the CPU, whose device and stream are 0. The
+    `index` is the result of `Tensor.get_device`: -1 for the CPU, whose device and stream are 0. The
     function makes the device current for the extension. Changing torch's device and back takes
     longer than all else here, and is hardly ever needed.
     """
@@ -151,7 +151,7 @@ class _NoVerdictError(Exception):
 
 
 def _verdict(module: Any, device: int) -> str | None:
-    """Return what went wrong in the check of tma, now or earlier; None if it agrees with mma."""
+    """Return the failure of the check of tma, now or earlier; None if it agrees with mma."""
     from mirror_rt.bundle.hub import cache_folder
 
     path = cache_folder() / "cuda-core" / f"{_identity(module, device)}.json"
@@ -179,7 +179,7 @@ def _identity(module: Any, device: int) -> str:
 
 
 def _check(device: int) -> str | None:
-    """Ask another process whether tma agrees with mma; return what it says."""
+    """Ask another process whether tma agrees with mma; return its answer."""
     command = [sys.executable, "-P", "-m", "mirror_train.loss.cuda_check", str(device)]
     try:
         done = subprocess.run(

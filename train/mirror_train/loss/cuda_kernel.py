@@ -55,7 +55,7 @@ class CudaKernel:
         self._batches: dict[Any, _Batch] = {}
 
     def forward(self, inputs: Inputs, options: Options) -> Objective:
-        """Return what `Kernel.forward` says."""
+        """Return the tensors that `Kernel.forward` names."""
         z1, z2, hard, _ = inputs
         batch, gathered = self._batch(inputs, options), options.gathered
         row_ranks, column_ranks = _ranks(inputs, options)
@@ -86,7 +86,7 @@ class CudaKernel:
     def backward(
         self, inputs: Inputs, weights: Tensor, log_weights: Tensor, grad: Tensor, options: Options
     ) -> list[Tensor]:
-        """Return what `Kernel.backward` says, of inputs and weights that `forward` had or made."""
+        """Return the gradients that `Kernel.backward` names, of inputs and weights of `forward`."""
         z1, z2, hard, _ = inputs
         batch, gathered = self._batch(inputs, options), options.gathered
         row_ranks, column_ranks = _ranks(inputs, options)

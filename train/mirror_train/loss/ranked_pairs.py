@@ -22,7 +22,7 @@ def ranked_pairs(similarities: Tensor, values: Tensor, *, temperature: float) ->
     Args:
         similarities: floating point [n].
         values: [n], any numbers.
-        temperature: what differences of similarities are divided by.
+        temperature: the divisor of differences of similarities.
     """
     apart = (similarities[None, :] - similarities[:, None]) / temperature
     wrong = apart[values[:, None] > values[None, :]]

@@ -19,7 +19,7 @@ _KNOWN = {"Apache License Version 2.0": "apache-2.0", "MIT License": "mit"}
 
 
 def describe_base(base: Pretrained) -> dict[str, Any]:
-    """Return what a manifest records of a base model: name, commit and licence."""
+    """Return the manifest's record of a base model: name, commit and licence."""
     return {
         "name": base.public_name,
         "revision": base.revision,

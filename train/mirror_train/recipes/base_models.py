@@ -39,7 +39,7 @@ class BaseModel:
 
 @dataclass(frozen=True, slots=True)
 class _Language:
-    """The row of a language, but for what differs at its levels."""
+    """The row of a language, but for the differences of its levels."""
 
     name: _Text
     scripts: list[str]

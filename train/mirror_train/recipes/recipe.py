@@ -61,7 +61,7 @@ class Hyperparameters:
         pooling: `auto` takes what the base model declares, else the mean.
     """
 
-    default_seed = 42  # no field: what `TrainConfig.seed` is by default
+    default_seed = 42  # no field: the default of `TrainConfig.seed`
 
     def __post_init__(self) -> None:
         for name, expected in get_type_hints(type(self)).items():

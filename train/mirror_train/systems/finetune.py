@@ -49,7 +49,7 @@ class FinetuneRecipe(Hyperparameters):
         learning_rate: the highest rate of AdamW; by default 2e-5, and 1e-3 where the encoder is
             frozen.
         layer_dropout: rate of dropout before the layer.
-        loss: of a cosine and values, what is minimised: the `squared` error; or how far the pairs
+        loss: the loss of a cosine and values: the `squared` error; or how far the pairs
             of a batch are from the order of their values, by the cosine (`cosent`) or by AnglE's
             similarity (`angle`).
         temperature: of `cosent` and `angle`.

@@ -53,7 +53,7 @@ class System:
 
     Attributes:
         name: its name in `mirror-rt train NAME`, in `train` and in mirror.json.
-        title: what it does, for the list of commands.
+        title: its purpose, for the list of commands.
         paper: who it is by, in Markdown, for model cards; "" where the run time's own name is used.
         recipe: the class of its hyper-parameters.
         run: trains on the system's data and writes `TrainConfig.out`. It imports torch when it is

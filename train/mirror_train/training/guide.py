@@ -25,7 +25,7 @@ class Guide:
     Attributes:
         rows: int64 [2, n], the row of `vectors` for both strings of each pair.
         vectors: float32 [m, E].
-        record: what mirror.json says of the guide.
+        record: the entry of the guide in mirror.json.
     """
 
     rows: npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""The training loop of every system: what is minimised is its argument, everything else is here."""
+"""Train every system in one loop: the function to minimise is its argument, all else is here."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Trainer:
     the step, so a resumed run repeats the uninterrupted one.
     """
 
-    steps: Steps  # what is minimised
+    steps: Steps  # the function to minimise, step by step
     # The encoder, from tokens to vectors; moved to the device by `encoder_forward`.
     forward: Forward
     modules: nn.ModuleDict  # the modules that are trained, by name, on the device
@@ -112,7 +112,7 @@ class Trainer:
     # Ends the run when too few are kept; measured every second step, and before a tier of pairs
     # begins.
     neighbours: Neighbours | None = None
-    # What to try where the loss diverges.
+    # The advice where the loss diverges.
     advice: str = "a lower --learning-rate or --precision fp32"
     stats: TrainingStats = field(init=False, default_factory=TrainingStats)
     _scaler: torch.amp.GradScaler = field(init=False)

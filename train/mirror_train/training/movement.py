@@ -26,7 +26,7 @@ from mirror_train.recipes.recipe import Recipe
 
 logger = logging.getLogger("mirror_train")
 
-# What ended a run: all steps of the recipe or its epochs; the budget of movement; or too few
+# The end of a run: all steps of the recipe or its epochs; the budget of movement; or too few
 # neighbours kept.
 EndedBy = Literal["steps", "epochs", "movement", "neighbours"]
 

@@ -19,7 +19,7 @@ class ChosenPooling:
     """The pooling of a run."""
 
     pooling: Pooling
-    why: str  # what chose it, in words
+    why: str  # the reason of the choice, in words
     before: Pooling  # the pooling of the base model without tuning
     warning: str | None = None  # says that nobody named it; None if somebody did
 
@@ -68,7 +68,7 @@ def choose_pooling(
 
 
 def describe_vectors(base: Pretrained, config: TrainConfig) -> str:
-    """Say how a run makes a vector of tokens, and what chose each part."""
+    """Say how a run makes a vector of tokens, and why each part was chosen."""
     chosen, recipe = choose_pooling(base, config), config.recipe
     said = f"pooling {chosen.pooling}, {chosen.why}"
     if recipe.whitening:

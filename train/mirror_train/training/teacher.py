@@ -51,7 +51,7 @@ class Lesson:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the result of a run besides its other settings."""
+        """Name the teacher as it decides the result of a run, besides its other settings."""
         taught = len(self.strings) - self.strings.count(None)
         partly = {"taught": taught} if taught < len(self.strings) else {}
         return {"teacher": self.digest} | partly
@@ -64,7 +64,7 @@ class Teacher:
     Attributes:
         rows: int64 [n], the row of `vectors` for each pair of the data; -1 where it has read none.
         vectors: float32 [n, E].
-        record: what mirror.json says of the teacher.
+        record: the entry of the teacher in mirror.json.
     """
 
     rows: npt.NDArray[np.int64]
@@ -185,7 +185,7 @@ def read_teacher(run: Run, lesson: Lesson, student: EmbeddingModel) -> Teacher:
 def encoded(run: Run, lesson: Lesson, texts: list[str]) -> tuple[Vectors, dict[str, Any]]:
     """Return the vectors of texts by a lesson's model, and the record of that.
 
-    What is finished is kept in the folder OUT.teacher, by everything that decides it.
+    Finished vectors are kept in the folder OUT.teacher, by everything that decides them.
     """
     encoder = Encoder.load(lesson.folder)
     try:
