@@ -43,7 +43,7 @@ from mirror_rt.io.text import iter_lines
 
 SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 TEXT_COLUMNS = {"sentence", "sentence1", "sentence2", "premise", "hypothesis"}
-HELD_OUT = 100  # one in so many
+HELD_OUT = 100  # one text in 100
 
 
 def main() -> int:
@@ -89,7 +89,7 @@ def parse() -> argparse.Namespace:
     source.add_argument("--texts", type=Path, nargs="+", metavar="FILE", help="one text a line")
     parser.add_argument("--lang", default="en", help="with --data (default en)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
-    parser.add_argument("--top", type=int, help="the first so many texts alone")
+    parser.add_argument("--top", type=int, help="train on the first N texts alone", metavar="N")
     parser.add_argument("--vocabulary", type=int, default=8000, help="tokens (default 8000)")
     parser.add_argument("--layers", type=int, default=4, help="default 4")
     parser.add_argument("--hidden", type=int, default=256, help="size of a vector (default 256)")

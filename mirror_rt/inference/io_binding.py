@@ -141,7 +141,7 @@ class _Buffers:
             binding.clear_binding_outputs()  # gives the memory of the output back to the arena
 
     def _of_size(self, size: int) -> tuple[npt.NDArray[np.uint8], ort.OrtValue]:
-        """Return the buffers on host and device for so many bytes."""
+        """Return buffers of at least `size` bytes on host and device."""
         import onnxruntime
 
         step = 1 << max(0, size.bit_length() - 4)

@@ -36,8 +36,8 @@ _FORGET = "DELETE FROM vectors WHERE rowid IN (SELECT rowid FROM vectors ORDER B
 _ROWS = 256  # of one question, and of one transaction
 # Seconds to wait for another process that writes; and without writing, after that took longer.
 _PATIENCE, _PAUSE = 0.5, 10.0
-# Reading is cheaper than writing. So a use is written with the next vectors that are stored, if the
-# last one is so many milliseconds ago; so many uses are remembered until then.
+# Writing costs more than reading. So the use of a vector is recorded once a minute at most, in ms,
+# with the next vectors that are stored; this number of uses is remembered until then.
 _SAME_USE, _MOST_USES = 60_000, 1 << 16
 
 Vector = npt.NDArray[np.float32]

@@ -212,7 +212,7 @@ class Reranker(LoadedBundle):
         Args:
             query: the query.
             documents: the documents.
-            top_k: return only so many; None for all.
+            top_k: return the best k documents alone; None for all.
             return_documents: whether to return the texts, too.
             show_progress_bar: as in `predict`.
             **options: the fields of `PredictOptions`.

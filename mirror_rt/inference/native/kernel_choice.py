@@ -25,7 +25,7 @@ from mirror_rt.bundle.hub import cache_folder
 from mirror_rt.cpus import processor_names
 from mirror_rt.io.atomic import write_json
 
-# Sizes of the encoder that is timed. Its text is so long that attention counts as well.
+# Sizes of the encoder that is timed. Its text is long enough that attention counts as well.
 _HIDDEN, _HEADS, _INNER, _TOKENS, _RUNS = 128, 2, 512, 64, 3
 # The most capable kernels are taken unless others take less time than that by this factor, so that
 # chance does not decide between equals.

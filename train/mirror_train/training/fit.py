@@ -38,7 +38,7 @@ _ENOUGH = 0.7  # share of letters in the expected scripts; names are often in an
 UNSPACED = ("Hani", "Hira", "Kana", "Khmr", "Laoo", "Mymr", "Thai")  # no spaces between words
 _CHARACTERS = 200  # of a string, to look at
 # Languages 1.3 % or more of whose letters, in words of wordfreq, are beyond ASCII (2026-11-27); and
-# the share below which a text, of so many letters, is of another language or has lost its accents.
+# `_FEWEST_ACCENTS`, the least share of such letters in a text, unless its accents have been lost.
 _ACCENTED = frozenset(
     {"ca", "cs", "da", "de", "es", "fi", "fr", "hu", "is", "lt", "lv", "nb", "pl", "pt", "ro", "sk",
      "sl", "sv", "tr", "vi"}
