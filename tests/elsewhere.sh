@@ -48,8 +48,9 @@ clone() {
   "$python" -m pip install --quiet --no-deps --target "$1/build/wheel" build/wheel/mirror_rt-*.whl
   cp "$1"/build/wheel/mirror_rt/_core*.so "$1/mirror_rt/"
   cp -r "$1"/build/wheel/mirror_rt-*.dist-info "$site/"
-  printf '%s\n' "$1" "$1/train" "$1/export" > "$site/clone.pth"
-  "$python" -c 'import sys; print(*filter(None, sys.path[1:]), sep="\n")' > "$site/others.pth"
+  # As code, since Python reads folders in the encoding of the locale.
+  "$python" -c 'import sys; folders = [f"{sys.argv[1]}{part}" for part in ("", "/train", "/export")]
+print(f"import sys; sys.path += {folders!a} + {list(filter(None, sys.path[1:]))!a}")' "$1" > "$site/clone.pth"
   printf '%s\n' '#!/bin/sh' 'exec "$(dirname "$0")/python" -m mirror_rt.cli "$@"' > "$1/.venv/bin/mirror-rt"
   chmod +x "$1/.venv/bin/mirror-rt"
 }

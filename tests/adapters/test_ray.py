@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -193,7 +194,8 @@ def test_command(model, dataset, tmp_path):
 
 def test_the_command_of_the_guide(shown, model, bucket):
     line = shown("--engine ray", {
-        "$ mirror-rt": f"{sys.executable} -P -m mirror_rt.cli", "bundle": model,
+        "$ mirror-rt": f"{shlex.quote(sys.executable)} -P -m mirror_rt.cli",
+        "bundle": shlex.quote(str(model)),
         "auto": ray.get_runtime_context().gcs_address, "--worker-cpus 4": "--worker-cpus 2",
     })  # fmt: skip
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)

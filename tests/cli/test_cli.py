@@ -1,6 +1,7 @@
 import io
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -209,8 +210,9 @@ def test_existing_outputs(cli, tiny_bert, bundle, words_file, texts_file, tmp_pa
 def test_a_reader_that_leaves_early(bundle, tmp_path):
     path = tmp_path / "in.txt"
     path.write_text("river\n" * 30_000)
-    line = (f"{sys.executable} -m mirror_rt.cli encode --model {bundle} --input {path} --output - "
-            "| head -n 1")  # fmt: skip
+    words = [sys.executable, "-m", "mirror_rt.cli", "encode", "--model", bundle, "--input", path,
+             "--output", "-"]  # fmt: skip
+    line = f"{shlex.join(map(str, words))} | head -n 1"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) == 1
     assert "Traceback" not in done.stderr

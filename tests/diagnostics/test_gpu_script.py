@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -148,7 +149,7 @@ def test_the_proof_comes_before_all_that_costs_time(device, tmp_path):
 def test_the_script_lists_its_steps_with_nothing_but_python(tmp_path):
     """Like on a bare machine: an interpreter without packages, isolated from this one."""
     bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys._base_executable} -S "$@"\n')
+    bare.write_text(f'#!/bin/sh\nexec {shlex.quote(sys._base_executable)} -S "$@"\n')
     bare.chmod(0o755)
     command = ["bash", ROOT / "benchmarks" / "gpu.sh", tmp_path, "--list"]
     environment = {"PATH": "/usr/bin:/bin", "PYTHON": str(bare)}

@@ -3,6 +3,7 @@
 What it shows of Ray, Spark and Daft is run by tests/adapters, in environments that have them.
 """
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ def test_the_kubernetes_job(bundle, tmp_path, monkeypatch):
     for there, here in (("/models/bundle", bundle), ("s3://texts/2026", texts),
                         ("s3://vectors/2026", vectors), ("/16", "/2")):  # fmt: skip
         assert there in line
-        line = line.replace(there, str(here))
+        line = line.replace(there, shlex.quote(str(here)))
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     for index in "01":
         monkeypatch.setenv("JOB_COMPLETION_INDEX", index)

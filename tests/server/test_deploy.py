@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -259,7 +260,7 @@ def test_the_steps_for_systemd(bundle, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     unit.write_text(re.sub(r"(?<=[= -])/(?=srv|etc|opt)", f"{tmp_path}/", unit.read_text()))
-    tools = {"python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
+    tools = {"python": f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n',
              "pip": "#!/bin/sh\n", "python3": "#!/bin/sh\n", "systemctl": SYSTEMCTL}  # fmt: skip
     for name, script in tools.items():
         tool = tmp_path / "opt" / "mirror-rt" / "bin" / name

@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import runpy
+import shlex
 import signal
 import subprocess
 import sys
@@ -59,7 +60,10 @@ class Cluster:
         self.port, *ports = (self._held.enter_context(held_port()) for _ in range(3))
         self.ports = dict(zip(("one", "two"), ports, strict=True))
         (folder / "restart.py").write_text(RESTART)
-        self.restart = f"{sys.executable} {folder}/restart.py {folder} {bundle} {{name}} "
+        self.restart = (
+            shlex.join([sys.executable, f"{folder}/restart.py", str(folder), str(bundle)])
+            + " {name} "
+        )
         text = (
             (ROOT / "deploy/haproxy.cfg")
             .read_text()

@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -28,8 +29,9 @@ def preloaded(folder):
     """
     path, scripts = folder / "socket", folder / "bin"
     scripts.mkdir()
-    ask = f'exec {sys.executable} -S -E {__file__} run {path} "$@"'
-    own = f'exec {Path(sys.executable).with_name("mirror-rt")} "$@"'
+    start = shlex.join(["exec", sys.executable, "-S", "-E", __file__, "run", str(path)])
+    ask = f'{start} "$@"'
+    own = f'exec {shlex.quote(str(Path(sys.executable).with_name("mirror-rt")))} "$@"'
     for name, text in {
         "mirror-rt": f"case $1 in {COMMANDS}) {ask} ;; esac\n{own}",
         "python": ask,
