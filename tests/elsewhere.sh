@@ -48,9 +48,11 @@ clone() {
   "$python" -m pip install --quiet --no-deps --target "$1/build/wheel" build/wheel/mirror_rt-*.whl
   cp "$1"/build/wheel/mirror_rt/_core*.so "$1/mirror_rt/"
   cp -r "$1"/build/wheel/mirror_rt-*.dist-info "$site/"
-  # As code, since Python reads folders in the encoding of the locale.
-  "$python" -c 'import sys; folders = [f"{sys.argv[1]}{part}" for part in ("", "/train", "/export")]
-print(f"import sys; sys.path += {folders!a} + {list(filter(None, sys.path[1:]))!a}")' "$1" > "$site/clone.pth"
+  # As code and bytes, since the encoding of the names of files follows from the locale.
+  "$python" -c 'import os, sys
+folders = [*(sys.argv[1] + part for part in ("", "/train", "/export")), *filter(None, sys.path[1:])]
+print(f"import os, sys; sys.path += map(os.fsdecode, {[os.fsencode(one) for one in folders]})")
+' "$1" > "$site/clone.pth"
   printf '%s\n' '#!/bin/sh' 'exec "$(dirname "$0")/python" -m mirror_rt.cli "$@"' > "$1/.venv/bin/mirror-rt"
   chmod +x "$1/.venv/bin/mirror-rt"
 }
