@@ -113,19 +113,19 @@ def to_nothing(path):
 
 
 def values_of_other_types(path):
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE vectors SET vector = 5, used = 'never'")
     db.close()
 
 
 def a_vector_changed(path):
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE vectors SET vector = zeroblob(length(vector))")
     db.close()
 
 
 def without_its_table(path):
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("DROP TABLE vectors")
         db.execute("CREATE TABLE vectors (other)")
     db.close()
@@ -196,7 +196,7 @@ def test_who_holds_a_damaged_file_goes_on_with_the_new_one(path):
 
 def test_a_later_version_is_left_alone_and_fails_nothing(path, caplog):
     filled(path)
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("PRAGMA user_version = 99")
     db.close()
     before = path.read_bytes()
@@ -226,7 +226,7 @@ def test_another_file_in_its_place_is_left_alone(path, caplog):
 
 def test_a_file_that_is_locked_at_the_start_fails_nothing(path, caplog):
     filled(path)
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("PRAGMA journal_mode = DELETE")
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")

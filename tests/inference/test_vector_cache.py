@@ -1,5 +1,6 @@
 """The cache of vectors: what it finds is what was stored, whoever else uses or harms the file."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -105,7 +106,7 @@ def test_a_bound_that_is_too_small(path):
 
 
 def of_another_program(path):
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE vectors (mine)")
     db.close()
 
