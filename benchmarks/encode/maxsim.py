@@ -5,8 +5,8 @@
 All sides give the same scores (checked first) and run in turn; medians are printed, and the ratio
 of each to ours in float32. numpy gets its best formulation: one product with all documents, and the
 maximum of each by `maximum.reduceat`, or where all are of one length by `max`. PyTorch computes
-what PyLate's `colbert_scores` does, on documents that were padded before; PyLate itself is run
-where it is installed, with what its `rank.rerank` does with a list of arrays.
+as PyLate's `colbert_scores` does, on documents that were padded before; PyLate itself is run
+where it is installed, and pads a list of arrays, as its `rank.rerank` does.
 """
 
 from __future__ import annotations

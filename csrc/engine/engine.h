@@ -89,7 +89,7 @@ struct Texts {
   const std::int32_t* types;  // of the tokens, beside `ids`; null for 0 everywhere
   const std::int64_t* offsets;
   std::int64_t count;
-  const std::int64_t* attended;  // of each text, so many first tokens; null for all of them
+  const std::int64_t* attended;  // of each text, the number of first tokens; null for all
 
   std::int64_t start(std::int64_t text) const { return offsets[text] - offsets[0]; }
   std::int64_t length(std::int64_t text) const { return offsets[text + 1] - offsets[text]; }

@@ -20,7 +20,7 @@ std::unique_ptr<float[]> floats(std::int64_t count) {
   return std::make_unique<float[]>(static_cast<std::size_t>(count));
 }
 
-/// The tokens of all queries in panels; what is added is 0.
+/// The tokens of all queries in panels; columns that are left over are 0.
 struct Panels {
   Panels(const Isa& isa, const TokenVectors<float>& queries)
       : starts(std::make_unique<std::int64_t[]>(static_cast<std::size_t>(queries.count) + 1)) {
@@ -41,7 +41,7 @@ struct Panels {
   std::unique_ptr<float[]> values;
 };
 
-/// Returns rows in float32: where they are, or what they are widened to.
+/// Returns rows in float32: in their own place, or widened to another.
 const float* widened(const Isa&, const float* rows, std::int64_t, float*) { return rows; }
 const float* widened(const Isa& isa, const std::uint16_t* rows, std::int64_t count, float* wide) {
   isa.widen_halves(rows, count, wide);

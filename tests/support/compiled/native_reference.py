@@ -122,7 +122,7 @@ class RandomEncoder:
     ) -> np.ndarray:
         """Compute the vectors of the tokens of one text, float64 [L, H]; None for types of 0.
 
-        So many first tokens are attended to, by default all.
+        The first `attended` tokens are attended to, by default all.
         """
         self._attended = len(ids) if attended is None else attended
         real = np.array(ids) != self.sizes.skipped_id
