@@ -78,6 +78,22 @@ def test_vectors_are_those_of_sentence_transformers(folder_of, name):
                 np.testing.assert_allclose(mine, other, **bound)
 
 
+@pytest.mark.parametrize("family", ["roberta", "modernbert"])
+def test_other_families(tiny_model, tmp_path, family):
+    folder = save_pylate(tiny_model(family), tmp_path / "model", query_length=10)
+    with MultiVectorEncoder.load(folder) as one:
+        expected = library(folder).encode_query(QUERIES, convert_to_numpy=True)
+        for mine, other in zip(one.encode_query(QUERIES), expected, strict=True):
+            np.testing.assert_allclose(mine, other, **CLOSE)
+    if family == "modernbert":  # a token attends to 8 before it
+        folder = save_pylate(tiny_model(family), tmp_path / "longer", query_length=20)
+        with (
+            MultiVectorEncoder.load(folder) as one,
+            pytest.raises(BundleError, match="some tokens have none to attend to"),
+        ):
+            one.encode_query("word")
+
+
 @pytest.fixture(scope="module")
 def encoder(folder_of):
     with MultiVectorEncoder.load(folder_of("pylate")) as loaded:
