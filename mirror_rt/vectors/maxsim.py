@@ -82,9 +82,9 @@ def _query(number: int, vectors: npt.NDArray[Any]) -> Floats:
 
 
 def _documents(documents: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-    kinds = {str(getattr(one, "dtype", type(one).__name__)) for one in documents}
-    if len(kinds) != 1 or not kinds <= {*_TYPES}:
+    kinds = sorted(map(str, {getattr(one, "dtype", type(one).__name__) for one in documents}))
+    if len(kinds) != 1 or kinds[0] not in _TYPES:
         raise ConfigError(
-            f"documents are of {', '.join(sorted(kinds))}, expected one of {', '.join(_TYPES)}"
+            f"documents are of {', '.join(kinds)}, expected one of {', '.join(_TYPES)}"
         )
     return [np.ascontiguousarray(one) for one in documents]
