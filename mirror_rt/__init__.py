@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from mirror_rt.client import AsyncClient, Client
     from mirror_rt.heads.predictor import Predictor
     from mirror_rt.languages.language_pack import LanguagePack
+    from mirror_rt.late_interaction.encoder import MultiVectorEncoder
     from mirror_rt.reranking.reranker import Reranker
     from mirror_rt.scheduling import Scheduler
 
@@ -75,6 +76,7 @@ __all__ = [
     "MirrorError",
     "MissingDependencyError",
     "ModelError",
+    "MultiVectorEncoder",
     "NonFiniteError",
     "OutputExistsError",
     "OverloadedError",
@@ -100,6 +102,7 @@ _MODULES = {
     "AsyncClient": "client",
     "Client": "client",
     "LanguagePack": "languages.language_pack",
+    "MultiVectorEncoder": "late_interaction.encoder",
     "Predictor": "heads.predictor",
     "Reranker": "reranking.reranker",
     "Scheduler": "scheduling",

@@ -1,6 +1,7 @@
 """Native hot loops of mirror_rt (csrc/bindings.cpp)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -196,6 +197,18 @@ def half_products(
     """Dot products [q, n] of queries [q, D] and float16 rows [n, D], in as many threads as parts.
 
     A product is the same beside any other queries and rows.
+    """
+
+def max_similarities(
+    queries: Sequence[npt.NDArray[np.float32]],
+    documents: Sequence[npt.NDArray[Any]],
+    *,
+    threads: int,
+    instruction_set: str | None = None,
+) -> npt.NDArray[np.float32]:
+    """Scores [q, n] of queries [t, D] and documents [t, D]: float32, float16 as uint16, or codes.
+
+    A score is the sum over the query's rows of the largest dot product with a row of the document.
     """
 
 def widen_halves(

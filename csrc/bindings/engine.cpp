@@ -167,13 +167,14 @@ class BoundEncoder {
     const Config& c = encoder_->config();
     std::vector<std::int32_t> ids, types;
     const std::vector<std::int64_t> offsets = unpad(input_ids, mask, c.vocabulary, "token id", ids);
+    const std::vector<std::int64_t> attended = count_attended(mask, offsets);
     if (type_ids) unpad(*type_ids, mask, c.types, "token type", types);
     const py::ssize_t rows = pool == Pooling::none ? offsets.back() : input_ids.shape(0);
     Floats out({rows, py::ssize_t(c.hidden)});
     if (rows == 0) return out;
     float* data = out.mutable_data();
     const Texts texts{ids.data(), type_ids ? types.data() : nullptr, offsets.data(),
-                      input_ids.shape(0)};
+                      input_ids.shape(0), attended.data()};
     py::gil_scoped_release release;
     encoder_->run(texts, pool, threads, spins, data);
     if (normalize) normalize_rows(data, rows, c.hidden);
@@ -211,6 +212,26 @@ class BoundEncoder {
     return offsets;
   }
 
+  /// Returns how many tokens of each row are attended to: those before the first marked with 2.
+  std::vector<std::int64_t> count_attended(const Ids& mask,
+                                           const std::vector<std::int64_t>& offsets) const {
+    const std::int64_t window = encoder_->window();
+    std::vector<std::int64_t> counts;
+    for (std::size_t row = 0; row + 1 < offsets.size(); ++row) {
+      const std::int64_t *marks = mask.data(static_cast<py::ssize_t>(row), 0),
+                         length = offsets[row + 1] - offsets[row];
+      const std::int64_t count = std::find(marks, marks + length, 2) - marks;
+      if (std::find(marks + count, marks + length, 1) != marks + length) {
+        throw py::value_error("tokens that none attends to must be the last");
+      }
+      if (count == 0 || length - count > window) {
+        throw py::value_error("some tokens have none to attend to");
+      }
+      counts.push_back(count);
+    }
+    return counts;
+  }
+
   std::vector<Floats> kept_;
   std::unique_ptr<Encoder> encoder_;
 };
@@ -244,6 +265,7 @@ void bind_engine(py::module_& m) {
       .def("run", &BoundEncoder::run, py::arg("input_ids"), py::arg("attention_mask"),
            py::kw_only(), py::arg("pooling"), py::arg("normalize"), py::arg("threads"),
            py::arg("spins"), py::arg("types") = py::none(),
-           "Encode rows that are padded on the right: float32 [rows, H], or [tokens, H].")
+           "Encode rows that are padded on the right: float32 [rows, H], or [tokens, H]. 2 in the "
+           "mask marks last tokens that attend to those marked 1, and to which none attends.")
       .def_property_readonly("hidden", &BoundEncoder::hidden);
 }

@@ -125,6 +125,50 @@ void widen_halves_of(const Array<std::uint16_t>& halves, Array<float>& out, std:
   widen_halves(chosen, from, count, parts, to);
 }
 
+/// The arrays of some texts, which must outlive it.
+template <class T>
+struct Texts {
+  Texts(const std::vector<Array<T>>& arrays, py::ssize_t dim, const char* name) {
+    for (const Array<T>& array : arrays) {
+      check_matrix(array, name);
+      if (array.shape(1) != dim) throw py::value_error("tokens must have one length");
+      rows.push_back(array.data());
+      lengths.push_back(array.shape(0));
+    }
+    vectors = {rows.data(), lengths.data(), static_cast<std::int64_t>(rows.size()), dim};
+  }
+  std::vector<const T*> rows;
+  std::vector<std::int64_t> lengths;
+  TokenVectors<T> vectors;
+};
+
+// -> float32 [queries, documents]
+template <class T>
+Array<float> max_similarities_of(const std::vector<Array<float>>& queries,
+                                 const std::vector<Array<T>>& documents, std::int64_t threads,
+                                 const std::optional<std::string>& isa) {
+  if (threads < 1) throw py::value_error("threads must be at least 1");
+  const py::ssize_t dim = queries.empty() || queries[0].ndim() != 2 ? 0 : queries[0].shape(1);
+  const Texts<float> asked(queries, dim, "queries");
+  const Texts<T> given(documents, dim, "documents");
+  const Isa& chosen = isa_named(isa);
+  Array<float> scores(
+      std::vector<py::ssize_t>{py::ssize_t(asked.rows.size()), py::ssize_t(given.rows.size())});
+  float* score = scores.mutable_data();
+  py::gil_scoped_release release;
+  max_similarities(chosen, asked.vectors, given.vectors, threads, score);
+  return scores;
+}
+
+template <class T>
+void bind_max_similarities(py::module_& m) {
+  m.def("max_similarities", &max_similarities_of<T>, py::arg("queries"),
+        py::arg("documents").noconvert(), py::kw_only(), py::arg("threads"),
+        py::arg("instruction_set") = py::none(),
+        "Sums over query tokens of the largest product with a document's: float32 [q, n] of lists "
+        "of float32 [t, D] and of float32, float16 as uint16, int8 or uint8 [t, D].");
+}
+
 // Updates the heaps best_scores and best_indices [queries, k] with scores [queries, rows].
 void keep_best_rows(const Array<float>& scores, std::int64_t first, Array<float>& best_scores,
                     Array<std::int64_t>& best_indices, const std::optional<std::string>& isa) {
@@ -178,6 +222,10 @@ void bind_vector_ops(py::module_& m) {
   m.def("half_products", &half_products_of, py::arg("queries"), py::arg("rows"), py::kw_only(),
         py::arg("parts"), isa,
         "Dot products float32 [q, n] of float32 [q, D] and float16 [n, D] as uint16.");
+  bind_max_similarities<float>(m);
+  bind_max_similarities<std::uint16_t>(m);
+  bind_max_similarities<std::uint8_t>(m);
+  bind_max_similarities<std::int8_t>(m);
   m.def("widen_halves", &widen_halves_of, py::arg("halves"), py::arg("out").noconvert(),
         py::kw_only(), py::arg("parts"), isa,
         "Write float16 numbers, as uint16, to the first numbers of a float32 array.");

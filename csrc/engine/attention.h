@@ -94,7 +94,7 @@ inline float exponentials(const Head& head, std::int64_t row, std::int64_t begin
   auto* scores = reinterpret_cast<float*>(units);
   auto* powers = reinterpret_cast<typename Op::Number*>(units);
   const auto first = static_cast<std::int32_t>(larger<std::int64_t>(row - head.back, 0));
-  const auto last = static_cast<std::int32_t>(smaller(row + head.ahead + 1, head.tokens));
+  const auto last = static_cast<std::int32_t>(smaller(row + head.ahead + 1, head.attended));
   const Vec factor = all(head.scale * 1.44269504f);
   const float* relative = head.relative == nullptr ? nullptr : head.relative - row;
   Vec most = all(-kInfinity);
@@ -192,7 +192,7 @@ inline Distances multiply_distances(const Head& head, typename Op::Unit* scratch
 inline void add_distances(const Head& head, const Distances& d, std::int64_t row,
                           std::int64_t begin, std::int64_t end, float* scores) {
   const std::int32_t* buckets = head.buckets - row;
-  for (std::int64_t j = begin; j < smaller(end, head.tokens); ++j) {
+  for (std::int64_t j = begin; j < smaller(end, head.attended); ++j) {
     const std::int64_t bucket = buckets[j] - d.first;
     scores[j] += d.of_queries[row * d.stride + bucket] + d.of_keys[j * d.stride + bucket];
   }
@@ -228,7 +228,7 @@ struct QueryRows {
   void operator()(std::int64_t row) const {
     const Head& head = t.head;
     const std::int64_t begin = larger<std::int64_t>(row - head.back, 0) / kColumns * kColumns;
-    const std::int64_t end = smaller(row + R + head.ahead, head.tokens);
+    const std::int64_t end = smaller(row + R + head.ahead, head.attended);
     const std::int64_t units = head.size / Op::kSize, stride = head.stride / Op::kSize;
     auto* scores = reinterpret_cast<float*>(t.scores);
     const auto* queries = static_cast<const typename Op::Unit*>(head.query) + row * stride;

@@ -93,6 +93,12 @@ void Encoder::repeat_layer(std::int64_t layer) {
   layers_.push_back(layers_.at(static_cast<std::size_t>(layer)));
 }
 
+std::int64_t Encoder::window() const {
+  std::int64_t least = config_.positions;
+  for (const auto& layer : layers_) least = std::min(least, layer->window);
+  return least;
+}
+
 void normalize_rows(float* rows, std::int64_t count, std::int64_t n) {
   for (float* x = rows; x < rows + count * n; x += n) {
     double squares = 0;

@@ -89,6 +89,7 @@ struct Texts {
   const std::int32_t* types;  // of the tokens, beside `ids`; null for 0 everywhere
   const std::int64_t* offsets;
   std::int64_t count;
+  const std::int64_t* attended;  // of each text, the number of first tokens; null for all
 
   std::int64_t start(std::int64_t text) const { return offsets[text] - offsets[0]; }
   std::int64_t length(std::int64_t text) const { return offsets[text + 1] - offsets[text]; }
@@ -118,11 +119,12 @@ class Encoder {
   void repeat_layer(std::int64_t layer);
 
   /// Writes a vector [H] for each text, or for each token with Pooling::none. The ids are below
-  /// `vocabulary`, types below `types`, and no text is empty or longer than `positions`. Safe to
-  /// call concurrently.
+  /// `vocabulary`, types below `types`, and no text is empty or longer than `positions`. Every
+  /// token has one in its window that is attended to. Safe to call concurrently.
   void run(const Texts& texts, Pooling pooling, int threads, int spins, float* out) const;
 
   const Config& config() const { return config_; }
+  std::int64_t window() const;  // the least of all layers
   std::int64_t layers() const { return static_cast<std::int64_t>(layers_.size()); }
 
  private:

@@ -85,6 +85,7 @@ struct Head {
   bool pairs;  // whether these are bfloat16, and so are multiplied
   std::int64_t stride;
   std::int64_t tokens;
+  std::int64_t attended;    // number of the first of them that are attended to
   std::int64_t size;        // numbers of a head
   float scale;              // of the scores
   std::int64_t back;        // keys at most so far before a query count,

@@ -145,6 +145,7 @@ void Encoder::attention(Phases::Member& member, const Group& g, const Layer& lay
     head.key = row + (c.queries() + keys * size) * step;
     head.value = row + (c.queries() + c.keys() + keys * size) * step, head.pairs = pairs;
     head.stride = g.wide.stride, head.tokens = g.texts.length(text), head.size = size;
+    head.attended = g.texts.attended ? g.texts.attended[text] : head.tokens;
     head.scale = c.scale, head.back = layer.window, head.ahead = c.causal ? 0 : layer.window;
     head.query_norm = layer.query_norm.get(), head.key_norm = layer.key_norm.get();
     head.epsilon = c.epsilon, head.rotary = layer.rotary;
@@ -277,7 +278,9 @@ void Encoder::run(const Texts& texts, Pooling pooling, int threads, int spins, f
   const auto encode_group = [&](std::size_t i) {
     const std::int64_t first = firsts[i];
     const std::int64_t before = pooling == Pooling::none ? texts.start(first) : first;
-    const Texts part{texts.ids, texts.types, texts.offsets + first, firsts[i + 1] - first};
+    const auto* attended = texts.attended ? texts.attended + first : nullptr;
+    const Texts part{texts.ids, texts.types, texts.offsets + first, firsts[i + 1] - first,
+                     attended};
     auto space = workspace();
     const Group group = prepare(part, pooling, out + before * config_.hidden, together, *space);
     Phases phases(kPhasesOfLayer * layers() + kOtherPhases, spins);

@@ -19,8 +19,10 @@
 namespace mirror_rt::vector_ops {
 namespace {
 
+using infonce::all;
 using infonce::kLanes;
 using infonce::Vec;
+using infonce::where;
 
 bool quantize_row(const float* x, std::int64_t dim, const float* starts, const float* steps,
                   std::uint8_t flip, std::uint8_t* out) {
@@ -177,6 +179,49 @@ void half_dots(const float* query, const std::uint16_t* rows, std::int64_t n, st
   for (; r < n; ++r) half_dots_of<1>(query, rows + r * dim, dim, scores + r);
 }
 
+void widen_codes(const std::uint8_t* codes, std::int64_t count, std::uint8_t flip, float* out) {
+  for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<float>((codes[i] ^ flip) - flip);
+}
+
+// Rows that are multiplied with a panel at a time: the sums fill the registers.
+#if MIRROR_RT_LANES == 16 || defined(__aarch64__)
+constexpr int kRows = 12;
+#else
+constexpr int kRows = 6;
+#endif
+
+/// Raises `best` to the products of R rows with the columns of a panel.
+template <int R>
+inline void raise(const float* rows, std::int64_t dim, const float* panel, Vec (&best)[2]) {
+  Vec sums[R][2] = {};
+  for (std::int64_t d = 0; d < dim; ++d, panel += 2 * kLanes) {
+    const Vec left = loadu(panel), right = loadu(panel + kLanes);
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      const Vec x = all(rows[r * dim + d]);
+      sums[r][0] += x * left;
+      sums[r][1] += x * right;
+    }
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < 2; ++v) best[v] = where(sums[r][v] > best[v], sums[r][v], best[v]);
+  }
+}
+
+void best_products(const float* rows, std::int64_t n, std::int64_t dim, const float* panel,
+                   float* best) {
+  Vec found[2] = {loadu(best), loadu(best + kLanes)};
+  if (n < kRows) {
+    for (std::int64_t r = 0; r < n; ++r) raise<1>(rows + r * dim, dim, panel, found);
+  }
+  // The last rows are taken with some before them, which changes no maximum.
+  for (std::int64_t r = 0; n >= kRows && r < n; r += kRows) {
+    raise<kRows>(rows + (r + kRows < n ? r : n - kRows) * dim, dim, panel, found);
+  }
+  std::memcpy(best, found, sizeof found);
+}
+
 template <class Score>
 bool any_above(const Score* scores, std::int64_t n, Score threshold) {
   int above = 0;  // a count, because a loop that ends early is not vectorised
@@ -187,11 +232,12 @@ bool any_above(const Score* scores, std::int64_t n, Score threshold) {
 }  // namespace
 
 // Two macros are needed, so that the name is expanded before it is pasted.
-#define MIRROR_RT_DEFINE(isa)                                     \
-  extern const Isa k_##isa;                                       \
-  const Isa k_##isa = {#isa,      quantize_row,     widen,        \
-                       dots,      agreement,        widen_halves, \
-                       half_dots, any_above<float>, any_above<std::int32_t>};
+#define MIRROR_RT_DEFINE(isa)                                       \
+  extern const Isa k_##isa;                                         \
+  const Isa k_##isa = {#isa,       quantize_row,     widen,         \
+                       dots,       agreement,        widen_halves,  \
+                       half_dots,  widen_codes,      best_products, \
+                       2 * kLanes, any_above<float>, any_above<std::int32_t>};
 #define MIRROR_RT_EXPAND(isa) MIRROR_RT_DEFINE(isa)
 MIRROR_RT_EXPAND(MIRROR_RT_ISA)
 

@@ -1,4 +1,5 @@
-// Processes embeddings after the model: scalar quantisation, and the k best of many dot products.
+// Processes embeddings after the model: scalar quantisation, the k best of many dot products, and
+// late interaction of token vectors.
 //
 // The inner loops are plain loops that the compilers vectorise, compiled once for each instruction
 // set (vector_ops/kernels.h) and chosen here at run time.
@@ -37,6 +38,15 @@ struct Isa {
   /// Sets scores[r] to the dot product of `query` and row r of `rows` [n, dim], which are float16.
   void (*half_dots)(const float* query, const std::uint16_t* rows, std::int64_t n, std::int64_t dim,
                     float* scores);
+
+  /// Widens codes to float32; for `flip` see `widen`.
+  void (*widen_codes)(const std::uint8_t* codes, std::int64_t count, std::uint8_t flip, float* out);
+
+  /// Raises best[c] to the largest dot product of column c of `panel` [dim, columns] with a row of
+  /// `rows` [n, dim].
+  void (*best_products)(const float* rows, std::int64_t n, std::int64_t dim, const float* panel,
+                        float* best);
+  std::int64_t columns;
 
   /// Returns whether any score is above `threshold`; a NaN is not.
   bool (*any_above_float)(const float* scores, std::int64_t n, float threshold);
@@ -94,6 +104,21 @@ Search<std::uint8_t> search_bits;
 void half_products(const Isa& isa, const float* queries, std::int64_t n_queries,
                    const std::uint16_t* rows, std::int64_t n, std::int64_t dim, std::int64_t parts,
                    float* scores);
+
+/// The token vectors of some texts: text i is rows[i] [lengths[i], dim]. Halves are 16 bits.
+template <class Number>
+struct TokenVectors {
+  const Number* const* rows;
+  const std::int64_t* lengths;
+  std::int64_t count, dim;
+};
+
+/// Sets scores [queries, documents] to the sum over a query's tokens of the largest product with a
+/// token of the document: -inf for a document without tokens, or a query with NaN. A token of NaN
+/// in a document counts as none.
+template <class Number>
+void max_similarities(const Isa& isa, const TokenVectors<float>& queries,
+                      const TokenVectors<Number>& documents, std::int64_t threads, float* scores);
 
 /// Widens float16 numbers, a part of them on each thread.
 void widen_halves(const Isa& isa, const std::uint16_t* halves, std::int64_t count,

@@ -6,7 +6,14 @@ import dataclasses
 import logging
 
 from mirror_export.derive import find_sensitive_layers, write_graph
-from mirror_export.parity import GATES, SCORE_GATES, ParityReport, compare, compare_scores
+from mirror_export.parity import (
+    GATES,
+    SCORE_GATES,
+    ParityReport,
+    compare,
+    compare_scores,
+    compare_tokens,
+)
 from mirror_export.trace import Traced
 from mirror_rt import Encoder
 from mirror_rt.bundle.description import describe_folder
@@ -16,6 +23,7 @@ from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.native.kernel_choice import as_declared
 from mirror_rt.inference.providers import NATIVE
 from mirror_rt.inference.session import import_onnxruntime
+from mirror_rt.late_interaction.encoder import MultiVectorEncoder
 from mirror_rt.reranking.reranker import Reranker
 
 logger = logging.getLogger("mirror_export")
@@ -63,11 +71,15 @@ def _compared(traced: Traced, name: str, variant: Variant) -> tuple[Variant, Par
     if native:
         provider = NATIVE
         options = dataclasses.replace(options, providers=NATIVE, variant=name)
-    exported: Encoder | Reranker
+    exported: Encoder | Reranker | MultiVectorEncoder
     if traced.scores is not None:
         exported = Reranker(described, options)
         report = compare_scores(traced.scores, exported, traced.texts)
         report = dataclasses.replace(report, gate=SCORE_GATES[variant.precision])
+    elif traced.tokens is not None:
+        exported = MultiVectorEncoder(described, options)
+        gate = GATES[variant.precision]
+        report = compare_tokens(traced.tokens, exported.encoder, traced.texts, gate)
     else:
         exported = Encoder(described, options)
         report = compare(traced.vectors, exported, traced.texts, GATES[variant.precision])

@@ -14,11 +14,14 @@ from mirror_rt.bundle.classifier import Head as PairHead
 from mirror_rt.bundle.classifier import head_of
 from mirror_rt.bundle.families import family_of
 from mirror_rt.bundle.json_document import made_now
-from mirror_rt.bundle.manifest import PoolingMode
-from mirror_rt.errors import ConfigError, ModelError
+from mirror_rt.bundle.late_interaction import describe_late_interaction
+from mirror_rt.bundle.manifest import LATE, PoolingMode
+from mirror_rt.bundle.packed_layers import pack_layers
+from mirror_rt.errors import ConfigError, ModelError, Setting
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.io.atomic import check_free
-from mirror_rt.reranking.score_head import ScoreHead, pack_layers
+from mirror_rt.late_interaction.projection import Projection
+from mirror_rt.reranking.score_head import ScoreHead
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.license import describe_base
 from mirror_train.model.model_checks import as_model_error
@@ -38,6 +41,7 @@ class Loaded:
         head: makes text vectors; of a cross-encoder, those that its own head reads.
         manifest: that of the bundle, without its variants and files.
         scores: the own head of a cross-encoder; None for an encoder.
+        layers: those of a late-interaction model behind its tokens; None for any other.
     """
 
     config: ExportConfig
@@ -45,6 +49,7 @@ class Loaded:
     head: Head
     manifest: Manifest
     scores: ScoreHead | None
+    layers: Projection | None = None
 
 
 def wanted_variants(config: ExportConfig) -> list[str]:
@@ -79,6 +84,8 @@ def find(config: ExportConfig) -> Source:
 def load(config: ExportConfig) -> Loaded:
     """Load the model to export, and choose the head and the manifest of its bundle."""
     pretrained = find(config).load(classifier=config.pooling == "auto")
+    if config.pooling == "auto" and pretrained.description.gives_tokens:
+        return _load_late(config, pretrained)
     own = None if pretrained.classifier is None else _read_head(pretrained)
     scores = None if own is None else ScoreHead(own.described, pack_layers(own.weights))
     head = _head(pretrained, config, None if own is None else own.pooling)
@@ -100,6 +107,23 @@ def load(config: ExportConfig) -> Loaded:
         format="mirror_rt bundle" if scores is None else "mirror_rt cross-encoder",
     )
     return Loaded(config, pretrained, head, manifest, scores)
+
+
+def _load_late(config: ExportConfig, pretrained: Pretrained) -> Loaded:
+    """Return a late-interaction model, whose folder says how it makes vectors of tokens."""
+    for name in ("truncate_dim", "max_length", "parity_pairs"):
+        if getattr(config, name) is not None:
+            raise ConfigError(Setting(name), " is for encoders, not late-interaction models")
+    if "cuda" in config.targets:  # whose graphs leave out tokens that none attends to
+        raise ConfigError("the target cuda is for encoders, not late-interaction models")
+    described = pretrained.description
+    with as_model_error():
+        manifest = describe_late_interaction(described)
+        layers = Projection.read(dataclasses.replace(described, manifest=manifest))
+    manifest = dataclasses.replace(
+        manifest, base_model=describe_base(pretrained), variants={}, **made_now(), format=LATE
+    )
+    return Loaded(config, pretrained, Head(["mean"], normalize=False), manifest, None, layers)
 
 
 def _read_head(pretrained: Pretrained) -> PairHead:

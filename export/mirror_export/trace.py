@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -15,16 +16,21 @@ from mirror_export.config import ExportConfig
 from mirror_export.graph.torch_export import export_graph
 from mirror_export.graph.weight_table import ModuleWeights, table_of
 from mirror_export.load import Loaded
-from mirror_export.parity import encode_compared, parity_pairs, parity_texts
+from mirror_export.parity import encode_compared, encode_tokens, parity_pairs, parity_texts
 from mirror_rt import Manifest
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.families import FAMILIES, family_of, takes_token_types
 from mirror_rt.bundle.manifest import Layout, with_records
+from mirror_rt.bundle.packed_layers import write_packed
 from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.errors import ConfigError
 from mirror_rt.evaluation import ScoredPairs, evaluate_similarity, read_scored_pairs
 from mirror_rt.heads.task_heads import Heads
+from mirror_rt.inference.pooled_model import PooledModel
+from mirror_rt.late_interaction.projection import TokenModel
+from mirror_rt.late_interaction.token_encoder import TokenEncoder
 from mirror_rt.reranking.reranker import PairPipeline
+from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.vectors.normalization import normalize_rows
 from mirror_train.model.cross_encoder import LogitHead, PairTokens
 from mirror_train.model.pooling_head import Head
@@ -47,6 +53,8 @@ class Traced:
         texts: n texts, or pairs of a cross-encoder, to compare on.
         vectors: PyTorch's unit vectors of the texts or pairs, float32 [n, D].
         scores: PyTorch's logits of the pairs, float32 [n, C]; None of an encoder.
+        tokens: of a late-interaction model PyTorch's vectors of the tokens of the texts, as queries
+            and then as documents; None of any other.
         pairs: text pairs with human scores; None if none were given.
         spearman: Spearman's correlation of PyTorch's cosines with those scores.
     """
@@ -58,6 +66,7 @@ class Traced:
     texts: list[Any]
     vectors: Vectors
     scores: Vectors | None = None
+    tokens: list[Vectors] | None = None
     pairs: ScoredPairs | None = None
     spearman: float | None = None
 
@@ -90,7 +99,7 @@ def trace(loaded: Loaded, folder: Path) -> Traced:
     _tell_of_missing_fusion(pretrained, graph["fused"])
     tokenizer = pretrained.text_tokenizer(manifest.max_length, copy=False)
     texts: list[Any] = loaded.config.parity_texts or parity_texts(tokenizer, manifest.language)
-    scores, spearman = None, None
+    scores, spearman, tokens = None, None, None
     if pretrained.classifier is None:
         encoder = TorchEncoder(
             pretrained,
@@ -101,12 +110,39 @@ def trace(loaded: Loaded, folder: Path) -> Traced:
         )
         vectors = encode_compared(encoder.pipeline, texts, normalize_embeddings=True).embeddings
         spearman = evaluate_similarity(encoder, pairs) if pairs else None
+        if loaded.layers is not None:
+            model = TokenModel(TorchTokens(pretrained), loaded.layers)
+            tokens = encode_tokens(TokenEncoder(described, model), texts)
     else:
         texts = parity_pairs(texts)
         scores, vectors = _score(loaded, texts)
     for parameter in pretrained.model.parameters():
         parameter.data = parameter.data.new_empty(0)  # the exporter's rules would keep them alive
-    return Traced(loaded.config, folder, manifest, graph, texts, vectors, scores, pairs, spearman)
+    return Traced(
+        loaded.config, folder, manifest, graph, texts, vectors, scores, tokens, pairs, spearman
+    )
+
+
+class TorchTokens(PooledModel):
+    """The token vectors of a model of transformers on the CPU, in float32."""
+
+    def __init__(self, pretrained: Pretrained) -> None:
+        super().__init__(pretrained.dimension)
+        self._model = pretrained.model
+
+    def run_batch(self, batch: PaddedBatch, *, normalize: bool) -> Vectors:
+        """Raise NotImplementedError: token vectors alone are asked for."""
+        raise NotImplementedError
+
+    def check_token_vectors(self) -> None:
+        """Do nothing: it gives them."""
+
+    def token_vectors(self, batch: PaddedBatch) -> Vectors:
+        """Run a padded batch: float32 [rows, length, H]."""
+        ids, mask = map(torch.from_numpy, batch[:2])
+        with torch.inference_mode():
+            found = self._model(input_ids=ids, attention_mask=mask)
+        return np.asarray(found.last_hidden_state.numpy())
 
 
 def _score(loaded: Loaded, pairs: list[Any]) -> tuple[Vectors, Vectors]:
@@ -128,9 +164,12 @@ def _write_companions(loaded: Loaded, folder: Path) -> None:
     pretrained, manifest = loaded.pretrained, loaded.manifest
     save_tokenizer(pretrained.hf_tokenizer, folder, max_length=manifest.max_length)
     config = pretrained.model.config
+    if loaded.layers is not None:
+        write_packed(folder / Layout.projection, loaded.layers.weights)
     if loaded.scores is not None:
-        config.save_pretrained(folder)
         loaded.scores.write(folder)
+    if loaded.scores is not None or loaded.layers is not None:
+        config.save_pretrained(folder)
         return
     config.architectures = [type(pretrained.model).__name__]  # without task layers
     config.save_pretrained(folder)

@@ -16,6 +16,7 @@ from mirror_rt.io.limits import DECLARED
 from mirror_rt.schema import InnerFolder, build
 
 MODULES = "modules.json"
+METADATA = "artifact.metadata"  # of Stanford's ColBERT
 _LIBRARY = "sentence_transformers."
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
@@ -26,7 +27,10 @@ _TEXT_OPTIONS = tuple(
 )
 # The modules whose configuration is read: by their names, and that of the ledger's table.
 _CONFIGURED = {"Pooling": "Pooling", "Dense": "Dense", "LogitScore": "LogitScore",
+               "MultiVectorMask": "MultiVectorMask",
                "mirror_train.glow.Flow": "Flow"}  # fmt: skip
+# Modules of other libraries that are the same as one of it.
+_ALIASES = {"pylate.models.Dense.Dense": f"{_LIBRARY}models.Dense"}
 _WAYS = (("forward", "last_hidden_state"), ("forward", "logits"))
 _NO_LIMIT = 1_000_000  # transformers writes larger numbers where a tokenizer has no limit
 _KNOWN_POOLINGS = POOLING_MODES - {"mean-with-padding"}  # which only mirror.json declares
@@ -64,7 +68,7 @@ def read_modules(folder: Path) -> list[Module]:
         entries: list[_Entry] = build(list[_Entry], values)
     if not entries:
         raise BundleError(f"{path} is not a list of modules: it is empty")
-    kinds = [one.type for one in entries]
+    kinds = [_ALIASES.get(one.type, one.type) for one in entries]
     names = [kind.rpartition(".")[2] if kind.startswith(_LIBRARY) else kind for kind in kinds]
     places = [folder / one.path for one in entries]
     return [
@@ -90,10 +94,11 @@ def write_modules(folder: Path, kinds: Mapping[str, str]) -> None:
     write_json(folder / MODULES, entries)
 
 
-def read_text_options(folder: Path) -> DeclaredFile:
-    """Read the file that says how texts are tokenised."""
+def read_text_options(folder: Path, *, tokens: bool = False) -> DeclaredFile:
+    """Read the file that says how texts are tokenised; `tokens` by a late-interaction model."""
     files = [folder / name for name in _TEXT_OPTIONS]
-    return read_declared(next(filter(Path.is_file, files), files[0]), _TEXT_OPTIONS[0])
+    kind = f"{_TEXT_OPTIONS[0]} of tokens" if tokens else _TEXT_OPTIONS[0]
+    return read_declared(next(filter(Path.is_file, files), files[0]), kind)
 
 
 def read_poolings(modules: list[Module]) -> tuple[tuple[PoolingMode, ...], str]:

@@ -52,6 +52,15 @@ POOLING_FLAGS: dict[str, PoolingMode] = {
 _TOKENS = ("pad_token", "unk_token", "cls_token", "sep_token", "bos_token", "eos_token")
 _ARGUMENTS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args",
               "config_kwargs", "processing_kwargs")  # fmt: skip
+_OF_SIDES = (
+    "query_prefix",
+    "document_prefix",
+    "query_length",
+    "document_length",
+    "do_query_expansion",
+    "attend_to_expansion_tokens",
+    "skiplist_words",
+)
 _OF_GRAPH = "the architecture, which is in the weights and the graph"
 
 LEDGER: dict[str, dict[str, Key]] = {
@@ -66,6 +75,7 @@ LEDGER: dict[str, dict[str, Key]] = {
         **_used("dimensions that are kept", "truncate_dim"),
         **_used("whether it encodes texts or scores pairs", "model_type"),
         **_used("the function that makes scores of the logits of pairs", "activation_fn"),
+        **_used("how the queries and documents of late interaction become tokens", *_OF_SIDES),
         **_idle("the versions that wrote it", "__version__"),
         **_idle("layers that stay in float32, as all do here", "keep_in_fp32_modules"),
     },
@@ -93,6 +103,18 @@ LEDGER: dict[str, dict[str, Key]] = {
         **_used("whether its input is added to its output", "use_residual"),
         **_used("the vector that it maps, which must be that of the text", "module_input_name",
                 "module_output_name"),
+    },
+    "MultiVectorMask": {
+        **_used("the tokens that get no vector, and of which texts", "skiplist_words",
+                "skiplist_tasks", "keep_only_token_ids"),
+    },
+    "artifact.metadata": {
+        **_used("the tokens that mark queries and documents", "query_token_id", "doc_token_id"),
+        **_used("most tokens of queries and documents", "query_maxlen", "doc_maxlen"),
+        **_used("whether tokens attend to those of query expansion", "attend_to_mask_tokens"),
+        **_used("whether punctuation gets no vector", "mask_punctuation"),
+        **_used("the measure that compares vectors, which must be the cosine", "similarity"),
+        "*": Key(NO_EFFECT, "a setting of training, or of an index"),
     },
     "LogitScore": {
         **_used("the tokens whose logits make a score", "true_token_id", "false_token_id"),
@@ -162,6 +184,10 @@ LEDGER: dict[str, dict[str, Key]] = {
         **_refused("code that comes with a model is run only on request", "auto_map"),
     },
 }  # fmt: skip
+# The same file in the folder of a late-interaction model.
+LEDGER["sentence_bert_config.json of tokens"] = LEDGER["sentence_bert_config.json"] | _used(
+    "how queries and documents become tokens", "query_length", "document_length", "query_expansion"
+)
 
 
 class DeclaredFile(NamedTuple):

@@ -38,14 +38,15 @@ def declared_layers(described: ModelDescription, size: int) -> VectorLayers:
     A last normalisation is none of them: both forms of a vector are useful. BundleError names a
     module that is not applied here, or does not fit the one before.
     """
-    if described.manifest is not None and described.manifest.scores is not None:
+    manifest = described.manifest
+    if manifest is not None and (manifest.scores is not None or manifest.tokens is not None):
         return VectorLayers([], size)
     layers = list[tuple[ScoreLayer, Module] | None]()
     for module in described.layers if described.modules else ():
         if module.name == "Normalize":
             layers.append(None)
         elif module.name == "Dense":
-            layer = _dense(module)
+            layer = dense_layer(module)
             if layer.inputs != size:
                 raise _refused(described, f"a Dense of {layer.inputs} features behind {size}")
             layers.append((layer, module))
@@ -71,15 +72,26 @@ def read_dense(layer: ScoreLayer, module: Module) -> tuple[npt.NDArray[np.float3
         if stored.shape(name) != shape:
             raise BundleError(f"{path}: {name} is {list(stored.shape(name))}, not {list(shape)}")
     weight, *biases = map(stored.floats, shapes)
+    if module.declared.values.get("use_residual"):  # which is added to a product alone, as one
+        equal = layer.inputs == layer.outputs
+        own = np.eye(layer.inputs) if equal else stored.floats("residual.weight")
+        if own.shape != weight.shape:
+            raise BundleError(f"{path}: residual.weight is {list(own.shape)}")
+        weight = (weight + own).astype(np.float32)
     return weight, biases[0] if biases else np.zeros(layer.outputs, np.float32)
 
 
-def _dense(module: Module) -> ScoreLayer:
+def dense_layer(module: Module, vectors: str = "sentence_embedding") -> ScoreLayer:
+    """Return the description of a Dense module of `vectors`, which its folder may leave out."""
     path, values = module.declared.path, module.declared.values
     kind = str(values.get("activation_function", "torch.nn.Tanh"))
-    of_text = ("module_input_name", "module_output_name")
-    plain = {values.get(key, "sentence_embedding") for key in of_text} == {"sentence_embedding"}
-    if not plain or values.get("use_residual") or not kind.startswith("torch.nn."):
+    names = (values.get(key) or vectors for key in ("module_input_name", "module_output_name"))
+    of_tokens = vectors == "token_embeddings" and kind.endswith(".Identity")
+    if (
+        {*names} != {vectors}
+        or (values.get("use_residual") and not of_tokens)
+        or not kind.startswith("torch.nn.")
+    ):
         raise BundleError(f"{path} declares a Dense that is not applied here")
     if (activation := _ACTIVATIONS.get(kind.rpartition(".")[2])) is None:
         raise BundleError(f"{path}: the activation {kind!r} is none of {', '.join(_ACTIVATIONS)}")

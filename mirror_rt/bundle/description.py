@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 
 from mirror_rt.bundle.declarations import (
     INDEX,
+    METADATA,
     MODULES,
     WEIGHTS,
     Module,
@@ -61,6 +62,7 @@ class ModelDescription:
         truncate_dim: number of dimensions to keep; None for all.
         activation: of a cross-encoder, the class of torch that makes scores; None for the default.
         config: the used keys of config.json.
+        token_options: the settings of a late-interaction model for queries and documents, by name.
         sizes: name -> the largest integer of that name in config.json, on whatever level.
         declared_length: most tokens of a text as the module, else the tokenizer declares it; None
             for the limit of the model.
@@ -83,6 +85,7 @@ class ModelDescription:
     truncate_dim: int | None
     activation: str | None
     config: Mapping[str, Any]
+    token_options: Mapping[str, Any]
     sizes: Mapping[str, int]
     declared_length: int | None
     tokenizer: TokenizerSettings
@@ -131,6 +134,11 @@ class ModelDescription:
         return of_config[0] == "model2vec" or of_config[1] == ["StaticModel"]
 
     @property
+    def gives_tokens(self) -> bool:
+        """Whether it is a late-interaction model, which gives a vector of each token."""
+        return _gives_tokens(self.kind, self.config, self.names)
+
+    @property
     def is_classifier(self) -> bool:
         """Whether the folder is that of a sequence classification, not of an encoder.
 
@@ -160,6 +168,13 @@ class ModelDescription:
         if self.pooling_fault:
             raise BundleError(self.pooling_fault)
         return self.poolings
+
+
+def _gives_tokens(kind: str | None, config: Mapping[str, Any], modules: list[str]) -> bool:
+    if modules:  # earlier versions of PyLate did not say the kind
+        of_tokens = modules[:2] == ["Transformer", "Dense"] and kind is None
+        return of_tokens or kind in ("ColBERT", "MultiVectorEncoder")
+    return config.get("architectures") == ["HF_ColBERT"]
 
 
 def _answers(folder: Path, config: Mapping[str, Any]) -> bool:
@@ -196,8 +211,10 @@ def describe_folder(
     config = read_declared(place / "config.json")
     tokenizer = read_declared(place / "tokenizer_config.json")
     # Without modules, sentence-transformers looks at the files of transformers alone.
-    texts = read_text_options(place) if modules else NOTHING
-    files = (settings, config, tokenizer, texts, *(one.declared for one in modules))
+    late = _gives_tokens(settings.text("model_type"), config.values, [m.name for m in modules])
+    texts = read_text_options(place, tokens=late) if modules else NOTHING
+    metadata = read_declared(folder / METADATA) if late and not modules else NOTHING
+    files = (settings, config, tokenizer, texts, metadata, *(one.declared for one in modules))
     in_bundle = manifest is not None and manifest.format in BUNDLES
     if not in_bundle:
         for adapter in (place / ADAPTER, folder / ADAPTER):
@@ -222,6 +239,7 @@ def describe_folder(
         truncate_dim=read_truncate_dim(settings),
         activation=settings.text("activation_fn"),
         config=config.values,
+        token_options=settings.values | texts.values | metadata.values if late else {},
         sizes=config.sizes,
         declared_length=length_of(texts, tokenizer, config),
         tokenizer=TokenizerSettings(left=tokenizer.values.get("truncation_side") == "left")

@@ -71,7 +71,7 @@ def deciding_files(folder: Path) -> list[Path]:
         Manifest.read(folder, None)  # its error says what the folder is instead
     found = {file for file in every if file.suffix == ".json"} | graphs
     if described.weights:
-        found |= {file for file in every if file.suffix in (".safetensors", ".txt")}
+        found |= {file for file in every if file.suffix in (".safetensors", ".txt", ".metadata")}
     found |= {file for file in every if file.match("*_Dense/*.safetensors")}
     if is_static:
         return sorted(found.union(*(folder.glob(pattern) for pattern in FILES)))

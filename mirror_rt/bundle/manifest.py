@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from mirror_rt.bundle.file_records import FileRecord, damage_of, verify
 from mirror_rt.bundle.json_document import read_document, read_json
 from mirror_rt.bundle.score_layers import ScoreLayers
+from mirror_rt.bundle.token_vectors import TokenVectors
 from mirror_rt.errors import BundleError
 from mirror_rt.io.atomic import sha256
 from mirror_rt.schema import Digest, InnerPath, Rule, at_most, between, build
@@ -31,22 +32,27 @@ Target = Literal["cpu", "cuda", "native", "static"]
 # `ONNX files` are those of other publishers, whose manifest is made in memory (onnx_files.py).
 # `static files` are those of model2vec and sentence-transformers (static_files.py).
 # `safetensors files` are those of transformers and sentence-transformers (checkpoint_files.py).
-# A cross-encoder has a format of its own, so that every version that makes vectors refuses it.
+# A cross-encoder, and a late-interaction model, have formats of their own, so that every version
+# that makes vectors refuses them.
 Format = Literal[
     "mirror_rt encoder",
     "mirror_rt bundle",
     "mirror_rt cross-encoder",
+    "mirror_rt multi-vector encoder",
     "ONNX files",
     "static files",
     "safetensors files",
 ]
-BUNDLES: tuple[Format, ...] = ("mirror_rt bundle", "mirror_rt cross-encoder")
+_PAIRS: Format = "mirror_rt cross-encoder"
+LATE: Format = "mirror_rt multi-vector encoder"
+BUNDLES: tuple[Format, ...] = ("mirror_rt bundle", _PAIRS, LATE)
 
 # Advice for each format that is not the expected one.
 _HINTS = {
     "mirror_rt encoder": "export it first: mirror-rt export {} --out BUNDLE",
     "mirror_rt bundle": "it makes vectors of texts: mirror_rt.Encoder.load takes it",
-    "mirror_rt cross-encoder": "it scores pairs of texts: mirror_rt.Reranker.load takes it",
+    LATE: "it makes a vector of each token: mirror_rt.MultiVectorEncoder.load takes it",
+    _PAIRS: "it scores pairs of texts: mirror_rt.Reranker.load takes it",
 }
 
 # These limits are far above every published model; they keep a damaged number from allocating
@@ -77,6 +83,7 @@ class Layout:
     model = "onnx/model.onnx"
     tokenizer = "tokenizer.json"
     heads = "heads/heads.json"  # optional, see mirror_rt.heads.task_heads
+    projection = "heads/projection.npy"  # of a late-interaction model, see late_interaction
     scores = "heads/scores.npy"  # of a cross-encoder, see mirror_rt.reranking.score_head
 
     @staticmethod
@@ -157,6 +164,7 @@ class Manifest:
         prompts: name -> prompt to put before a text; `default_prompt_name` is the default one.
         scores: head of a cross-encoder, which makes scores of the vectors of pairs; None for an
             encoder of texts.
+        tokens: how a late-interaction model makes vectors of tokens; None for any other.
         variants: name -> graph (`fp32`, `int8`, `fp16-cuda` ...); none in a tuned folder.
         native: the weights that the native engine takes of the fp32 graph; None if it takes none.
         files: path inside the folder -> FileRecord.
@@ -181,6 +189,7 @@ class Manifest:
     prompts: _Prompts = field(default_factory=dict)
     default_prompt_name: str | None = None
     scores: ScoreLayers | None = None
+    tokens: TokenVectors | None = None
     variants: dict[str, Variant] = field(default_factory=dict)
     native: WeightTable | None = None
     generator: str = ""
@@ -234,8 +243,14 @@ class Manifest:
             parts = [part for v in self.variants.values() for part in (v.file, v.weights) if part]
             if self.native is not None:
                 parts.append(self.native.file)
-            if (self.scores is not None) != (self.format == "mirror_rt cross-encoder"):
+            if (self.scores is not None) != (self.format == _PAIRS):
                 raise ValueError(f"format is {self.format!r}, and only a cross-encoder has scores")
+            if (self.tokens is not None) != (self.format == LATE):
+                raise ValueError(f"format is {self.format!r}, and only {LATE!r} has tokens")
+            if self.tokens is not None:
+                if problem := self.tokens.problem(self.dimension, self.max_length):
+                    raise ValueError(problem)
+                parts.append(Layout.projection)
             if self.scores is not None:
                 if problem := self.scores.problem(self.dimension):
                     raise ValueError(problem)

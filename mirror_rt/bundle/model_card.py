@@ -20,6 +20,7 @@ from mirror_rt.plugins import load_plugins
 
 _TAGS = ["feature-extraction", "onnx", "onnxruntime", "sentence-embeddings"]
 _TAGS_OF_PAIRS = ["cross-encoder", "onnx", "reranker"]
+_TAGS_OF_TOKENS = ["colbert", "late-interaction", "multi-vector", "onnx"]
 _PAPER = "[Mirror-BERT](https://aclanthology.org/2021.emnlp-main.109/)"
 # Of recipes that name no system, see `_system`; others are in the tables of installed packages.
 _UNNAMED = {
@@ -38,6 +39,13 @@ _PARITY = {
 _RERANKING = (
     "```python\nfrom mirror_rt import Reranker\n\nreranker = Reranker.load({})\n"
     'ranking = reranker.rank("a query", ["one document", "another"])\n```'
+)
+
+
+_LATE = (
+    "```python\nfrom mirror_rt import MultiVectorEncoder\n\n"
+    "encoder = MultiVectorEncoder.load({})\n"
+    'ranking = encoder.rank("a query", ["one document", "another"])\n```'
 )
 
 
@@ -88,6 +96,9 @@ def pack_card(manifests: dict[str, Manifest], name: str) -> str:
 def _front_matter(manifests: Iterable[Manifest]) -> str:
     manifests = list(manifests)
     pairs = any(manifest.scores for manifest in manifests)
+    tags = sorted({*_TAGS, *filter(None, map(_system, manifests))})
+    if pairs or any(manifest.tokens for manifest in manifests):
+        tags = _TAGS_OF_PAIRS if pairs else _TAGS_OF_TOKENS
     licences = {_licence(manifest) for manifest in manifests}
     data = hub_library("a model card").ModelCardData(
         language=_one_or_all({code for m in manifests if (code := _language_code(m))}),
@@ -102,7 +113,7 @@ def _front_matter(manifests: Iterable[Manifest]) -> str:
         ),
         library_name="mirror_rt",
         pipeline_tag="text-ranking" if pairs else "sentence-similarity",
-        tags=_TAGS_OF_PAIRS if pairs else sorted({*_TAGS, *filter(None, map(_system, manifests))}),
+        tags=tags,
     )
     return f"---\n{data.to_yaml()}\n---"
 
@@ -165,6 +176,13 @@ def _introduction(manifest: Manifest) -> str:
             f"gives the vector of a pair, of which mirror_rt makes its score; a pair may have "
             f"{manifest.max_length} tokens."
         )
+    if tokens := manifest.tokens:
+        return (
+            f"A late-interaction model: a vector of {tokens.dimension(manifest.dimension)} "
+            f"dimensions for each token. {_base(manifest)}, {tuned}. The ONNX graph gives the "
+            f"vectors that mirror_rt projects; queries may have {tokens.query.max_length} tokens, "
+            f"documents {tokens.document.max_length}."
+        )
     made = f"A text encoder: strings in, vectors of {manifest.dimension} dimensions out. "
     if parts := " or ".join(map(str, manifest.matryoshka)):
         made += f"The first {parts} stand alone, too: `encode(texts, truncate_dim=N)`. "
@@ -186,6 +204,8 @@ def _usage(manifest: Manifest, name: str | None) -> str:
         parts.append(f"```bash\nmirror-rt pull {name} --out {folder}\n```")
     if manifest.scores:
         return "\n\n".join([*parts, _RERANKING.format(json.dumps(name or folder))])
+    if manifest.tokens:
+        return "\n\n".join([*parts, _LATE.format(json.dumps(name or folder))])
     parts += [
         "With mirror_rt (neither torch nor transformers is needed):",
         _python_usage(name or folder),

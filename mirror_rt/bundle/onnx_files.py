@@ -22,14 +22,16 @@ from mirror_rt.bundle.checkpoint_files import (
     shards_of,
 )
 from mirror_rt.bundle.classifier import describe_cross_encoder, describe_scoring_graphs
-from mirror_rt.bundle.declarations import INDEX, WEIGHTS
+from mirror_rt.bundle.declarations import INDEX, METADATA, WEIGHTS
 from mirror_rt.bundle.description import ModelDescription, describe_folder
 from mirror_rt.bundle.families import FAMILIES, GENERIC
 from mirror_rt.bundle.graph_header import read_header
 from mirror_rt.bundle.hub import Repository
 from mirror_rt.bundle.json_document import to_export
+from mirror_rt.bundle.late_interaction import describe_late_interaction
 from mirror_rt.bundle.manifest import (
     BUNDLES,
+    LATE,
     Format,
     Layout,
     Manifest,
@@ -46,7 +48,7 @@ from mirror_rt.tokens.settings import TokenizerSettings
 _DEFAULTS = ("onnx/model.onnx", "model.onnx", "onnx/model_optimized.onnx", "model_optimized.onnx")
 _OTHERS = ("onnx/model_{}.onnx", "model_{}.onnx")
 # Of the modules, the tokenizer and the settings; and the weights of modules.
-_DESCRIPTIONS = ("*.json", "*/config.json", "*_Dense/model.safetensors")
+_DESCRIPTIONS = ("*.json", METADATA, "*/config.json", "*_Dense/model.safetensors")
 # Names of graphs that are in float32 although their weights or operators were changed.
 _SINGLE = ("fp32", "optimized", "O1", "O2", "O3")
 
@@ -87,8 +89,11 @@ def describe_bundle(
     if described.is_static and texts:
         manifest = describe_static(described)
         return dataclasses.replace(described, manifest=manifest, tokenizer=TokenizerSettings())
-    variants = {} if tuned else onnx_variants(folder)
-    pairs = not texts or (described.is_classifier and "mirror_rt cross-encoder" in formats)
+    late = LATE in formats and (described.gives_tokens or formats == (LATE,))
+    variants = {} if tuned or late else onnx_variants(folder)
+    pairs = not (texts or late) or (
+        described.is_classifier and "mirror_rt cross-encoder" in formats
+    )
     family = FAMILIES.get(str(described.config.get("model_type")), GENERIC)
     weights = weights or not variants or (pairs and family.tensors is not None)
     weights = weights and described.weights is not None
@@ -101,7 +106,9 @@ def describe_bundle(
     settings = dataclasses.replace(described.tokenizer, content=content)
     described = dataclasses.replace(described, tokenizer=settings)
     try:
-        if weights and pairs:
+        if late:
+            manifest = describe_late_interaction(described)
+        elif weights and pairs:
             manifest = describe_cross_encoder(described)
         elif weights:
             manifest = describe_checkpoint(described, pooling)
@@ -115,11 +122,14 @@ def describe_bundle(
 
 
 def scores_pairs(folder: Path) -> bool:
-    """Return whether a folder is that of a cross-encoder: a bundle, or what others published."""
+    """Return whether a folder is that of a reranker: a bundle, or what others published.
+
+    A late-interaction model is one, beside cross-encoders.
+    """
     if declared_format(folder) in BUNDLES:
-        return declared_format(folder) == "mirror_rt cross-encoder"
+        return declared_format(folder) in ("mirror_rt cross-encoder", LATE)
     described = describe_folder(folder)
-    if described.answers:
+    if described.answers or described.gives_tokens:
         return described.weights is not None
     return described.is_classifier and (
         described.weights is not None or onnx_variants(folder) != {}

@@ -50,6 +50,11 @@ def of_declared(
 
     `own` is the length of the text vectors that a graph gives itself; None if it gives none.
     """
+    if described.gives_tokens:
+        raise BundleError(
+            f"{described.folder} gives a vector of each token: mirror_rt.MultiVectorEncoder.load "
+            "takes it"
+        )
     described.check_kind("SentenceTransformer")
     output: dict[str, Any] = {} if own is None else {"graph": {"output": TEXT_OUTPUT, "width": own}}
     poolings = _chosen(described, pooling, own is not None)

@@ -121,6 +121,10 @@ def _output(manifest: Manifest) -> tuple[str, str]:
     if scores := manifest.scores:
         labels = ", ".join(scores.labels[:5]) + ", ..." * (len(scores.labels) > 5)
         return "scores", f"of pairs: {len(scores.labels)} ({labels}), {scores.activation}"
+    if tokens := manifest.tokens:
+        dimension = tokens.dimension(manifest.dimension)
+        limits = f"{tokens.query.max_length} of a query, {tokens.document.max_length} of a document"
+        return "token vectors", f"{dimension} dimensions, at most {limits}"
     length = "unit length" if manifest.normalize else "as pooled (normalize: false)"
     parts = f", or its first {' or '.join(map(str, manifest.matryoshka))}"
     dimensions = f"{manifest.dimension} dimensions{parts if manifest.matryoshka else ''}"

@@ -13,6 +13,7 @@ from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Inputs, as_list
 from mirror_rt.encoding.loaded_bundle import LoadedBundle, open_model
+from mirror_rt.encoding.token_vectors import vectors_of_rows
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.inference.static_runner import StaticRunner
@@ -20,7 +21,6 @@ from mirror_rt.keywords import with_visible_options
 from mirror_rt.pipeline.options import EncodeKeywords, EncodeOptions
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.pipeline.prompts import Prompts
-from mirror_rt.pipeline.rows_to_run import RowsToRun
 from mirror_rt.tokens.chunking import check_prompt
 from mirror_rt.tokens.tokenization import TextTokenizer
 
@@ -108,16 +108,7 @@ class Encoder(LoadedBundle, BatchEncoder):
         plan = pipeline.plan_for_tokens(**options)
         texts = as_list(inputs)
         tokens = pipeline.tokenize(texts, plan).tokens
-        vectors = [np.empty((0, 0), np.float32)] * len(tokens)
-        work = RowsToRun(tokens)
-        for batch in pipeline.batches(tokens, plan, work.rows):
-            found, _ = pipeline.run_token_vectors(pipeline.pad(tokens, batch))
-            for row, of_tokens in zip(batch.tolist(), found, strict=True):
-                vectors[row] = of_tokens
-        if work.first is not None:  # a caller may write to an array
-            first = work.first.tolist()
-            vectors = [vectors[i] if i == row else vectors[i].copy() for row, i in enumerate(first)]
-        return vectors
+        return vectors_of_rows(pipeline, tokens, plan)
 
     def __repr__(self) -> str:
         return f"Encoder({str(self.folder)!r}, dimension={self.dimension})"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Unpack, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.bundle.description import ModelDescription
+from mirror_rt.bundle.manifest import LATE
 from mirror_rt.encoding.loaded_bundle import LoadedBundle, open_model
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
@@ -20,6 +21,7 @@ from mirror_rt.pipeline.inputs import as_list
 from mirror_rt.pipeline.options import EncodeKeywords, EncodePlan
 from mirror_rt.pipeline.pipeline import Pipeline, Vectors
 from mirror_rt.pipeline.prompts import Prompts
+from mirror_rt.reranking.late_scores import MAXSIM, LatePairs, LateScores
 from mirror_rt.reranking.options import (
     OF_PIPELINE,
     OnPairTooLong,
@@ -53,12 +55,13 @@ class PairPipeline(Pipeline):
 
     def __init__(
         self,
-        tokenizer: PairTokenizer,
+        tokenizer: PairTokenizer | LatePairs,
         model: Any,
         cache: VectorCache | None = None,
         prompts: Prompts | None = None,
     ) -> None:
-        super().__init__(tokenizer, model, normalize=False, cache=cache, prompts=prompts)
+        pairs = cast(PairTokenizer, tokenizer)  # a `LatePairs` has all that is asked of one
+        super().__init__(pairs, model, normalize=False, cache=cache, prompts=prompts)
 
     def plan(self, **options: Unpack[EncodeKeywords]) -> EncodePlan:
         """Check the options of a call: those of `PredictOptions` but `activation`, `truncation`."""
@@ -86,16 +89,28 @@ class Reranker(LoadedBundle):
     """A loaded cross-encoder: `Reranker.load(path).rank(query, documents)`.
 
     A reranker is safe to use from several threads at once. `Scheduler(reranker)` gives the logits
-    of pairs, in batches of all its callers.
+    of pairs, in batches of all its callers. A late-interaction model is loaded, too: its scores are
+    those of `MultiVectorEncoder`, and each text of a pair is cut by itself.
     """
+
+    pipeline: PairPipeline
+    labels: tuple[str, ...]
+    activation: ScoreActivation
 
     def __init__(self, description: ModelDescription, options: LoadOptions) -> None:
         super().__init__(description, options)
         folder, manifest = self.folder, self.manifest
         self._model = open_model(self.description, options)
+        prompts = Prompts(manifest.prompts, manifest.default_prompt_name)
+        if manifest.tokens is not None:
+            self.labels, self.activation = MAXSIM, "identity"
+            late = LateScores.open(self._model, description)
+            cache = self._model.open_cache(late.dimension)
+            self.pipeline = PairPipeline(late.tokenizer, late, cache, prompts)
+            return
         head = ScoreHead.read(self.description)
         self.labels = tuple(head.described.labels)
-        self.activation: ScoreActivation = head.described.activation
+        self.activation = head.described.activation
         kind = QuestionTokenizer if self.description.answers else PairTokenizer
         tokenizer = kind.from_file(
             folder / manifest.tokenizer,
@@ -107,8 +122,7 @@ class Reranker(LoadedBundle):
             tokenizer.check_last(description.config.get("pad_token_id"), folder)
         scored = ScoredModel(self._model, head)
         cache = self._model.open_cache(scored.dimension)
-        prompts = Prompts(manifest.prompts, manifest.default_prompt_name)
-        self.pipeline: PairPipeline = PairPipeline(tokenizer, scored, cache, prompts)
+        self.pipeline = PairPipeline(tokenizer, scored, cache, prompts)
 
     @classmethod
     def load(cls, path_or_name: str | Path, **keywords: Unpack[LoadKeywords]) -> Reranker:
@@ -127,7 +141,7 @@ class Reranker(LoadedBundle):
 
     @classmethod
     def _describe(cls, folder: Path, options: LoadOptions) -> ModelDescription:
-        return options.describe(folder, formats=("mirror_rt cross-encoder",))
+        return options.describe(folder, formats=("mirror_rt cross-encoder", LATE))
 
     @property
     def num_labels(self) -> int:

@@ -7,8 +7,7 @@ normalisation its weight and bias [outputs].
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from mirror_rt.bundle.classifier import read_head
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.packed_layers import pack_layers, read_packed, unpack_layers, write_packed
 from mirror_rt.bundle.score_layers import ScoreLayer, ScoreLayers
 from mirror_rt.errors import BundleError
 from mirror_rt.inference.bundle_model import BundleModel
@@ -34,12 +34,8 @@ class ScoreHead:
         self._layers = [LinearLayer(layer, *arrays) for layer, arrays in self.layers()]
 
     def layers(self) -> Iterator[tuple[ScoreLayer, list[npt.NDArray[np.float32]]]]:
-        """Yield each layer with its matrix [outputs, inputs], its bias, and those of its norm."""
-        ends = np.cumsum([0, *(layer.weights for layer in self.described.layers)]).tolist()
-        for layer, (begin, end) in zip(self.described.layers, pairwise(ends), strict=True):
-            matrix, rows = np.split(self._weights[begin:end], [layer.outputs * layer.inputs])
-            shaped = matrix.reshape(layer.outputs, layer.inputs)
-            yield layer, [shaped, *rows.reshape(-1, layer.outputs)]
+        """Return the layers with their weights, as `unpack_layers` does."""
+        return unpack_layers(self.described.layers, self._weights)
 
     def __call__(self, vectors: npt.ArrayLike) -> Vectors:
         """Map vectors of pairs [n, D] to logits, float32 [n, C]."""
@@ -60,29 +56,11 @@ class ScoreHead:
         path = folder / Layout.scores
         if described is None:
             raise BundleError(f"{folder} is no cross-encoder: its manifest has no scores")
-        if not path.is_file():  # reading a pipe would wait forever
-            raise BundleError(f"{path} is not a regular file")
-        expected = sum(layer.weights for layer in described.layers)
-        try:
-            # A mapped array cannot be larger than the file, whatever its header says.
-            found = np.load(path, mmap_mode="r", allow_pickle=False)
-            if (found.dtype, found.shape) != (np.float32, (expected,)):
-                raise ValueError(
-                    f"it holds {found.dtype} {found.shape}, expected float32 [{expected}]"
-                )
-        except (OSError, EOFError, ValueError, AttributeError, SyntaxError) as error:
-            raise BundleError(f"{path} cannot be read: {error}") from error
-        weights = np.array(found)
-        if not np.isfinite(weights).all():
-            raise BundleError(f"{path} holds weights that are not finite")
-        return cls(described, weights)
+        return cls(described, read_packed(path, described.layers))
 
     def write(self, folder: Path) -> None:
         """Write the weights into a folder that is being made."""
-        path = folder / Layout.scores
-        path.parent.mkdir()
-        with path.open("wb") as file:
-            np.save(file, self._weights)
+        write_packed(folder / Layout.scores, self._weights)
 
 
 class ScoredModel(PooledModel):
@@ -108,9 +86,3 @@ class ScoredModel(PooledModel):
     def prepare_concurrent_runs(self) -> int:
         """Prepare for concurrent runs; return the best number of runs in flight."""
         return self._encoder.prepare_concurrent_runs()
-
-
-def pack_layers(layers: Sequence[Sequence[npt.ArrayLike]]) -> npt.NDArray[np.float32]:
-    """Join the arrays of each layer (matrix, bias, norms) to the weights of a `ScoreHead`."""
-    arrays = [np.asarray(array, np.float32).ravel() for layer in layers for array in layer]
-    return np.concatenate(arrays)

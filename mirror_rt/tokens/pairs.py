@@ -132,7 +132,7 @@ class PairTokenizer(TextTokenizer):
 
     def find_invalid(self, inputs: Sequence[Any]) -> dict[int, str]:
         """Return index -> reason for each input that is no pair of texts."""
-        return {i: reason for i, item in enumerate(inputs) if (reason := _why_invalid(item))}
+        return {i: reason for i, item in enumerate(inputs) if (reason := why_invalid_pair(item))}
 
     def short_ids(self, text: object, prompt: str) -> list[int] | None:
         """Return None: a text by itself is no pair."""
@@ -266,7 +266,8 @@ class QuestionTokenizer(PairTokenizer):
         return before, middle, after, (0, 0)
 
 
-def _why_invalid(item: Any) -> str | None:
+def why_invalid_pair(item: Any) -> str | None:
+    """Return why an item is no pair of texts, or of a text and None; None if it is one."""
     if not isinstance(item, Pair):
         return why_no_pair(item) or f"the document: {why_invalid(item[1])}"
     for name, text in zip(("query", "document"), item, strict=False):

@@ -80,11 +80,13 @@ def expected_of(shape):
     return random, texts, [random.token_vectors(text) for text in texts]
 
 
-def run(encoder, texts, pooling="mean", *, normalize=True, threads=1):
+def run(encoder, texts, pooling="mean", *, normalize=True, threads=1, alone=None):
     longest = max(map(len, texts))
     ids, mask = np.zeros((2, len(texts), longest), np.int64)
     for row, text in enumerate(texts):
         ids[row, : len(text)], mask[row, : len(text)] = text, 1
+        if alone is not None:
+            mask[row, len(text) - alone[row] : len(text)] = 2
     options = {"normalize": normalize, "threads": threads, "spins": 100}
     return encoder.run(ids, mask, pooling=pooling, **options)
 
@@ -120,6 +122,34 @@ def test_float32_is_that_of_numpy(make, kernel, shape):
     assert_close(run(encoder, texts, "lasttoken", normalize=False), lasts, shape)
     largest = np.array([vectors.max(0) for vectors in expected])
     assert_close(run(encoder, texts, "max", normalize=False), largest, shape)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_last_tokens_may_attend_alone(make, kernel, shape):
+    random, texts, _ = expected_of(shape)
+    encoder = make(random, "fp32", kernel)
+    window = min((one for one in SHAPES[shape].windows if one), default=max(LENGTHS))
+    alone = [min(n // 3, window) for n in LENGTHS]
+    expected = [
+        random.token_vectors(text, attended=len(text) - last)
+        for text, last in zip(texts, alone, strict=True)
+    ]
+    tokens = run(encoder, texts, "none", normalize=False, alone=alone)
+    assert_close(tokens, np.concatenate(expected), shape)
+
+
+def test_each_token_has_one_to_attend_to():
+    ids = np.ones((1, 12), np.int64)
+    options = {"pooling": "none", "normalize": False, "threads": 1, "spins": 0}
+    encoder = RandomEncoder(SHAPES["bert"]).native(_core, "fp32")
+    for mask, message in (([2] * 12, "none to attend to"), ([1, 2] * 6, "must be the last")):
+        with pytest.raises(ValueError, match=message):
+            encoder.run(ids, np.array([mask]), **options)
+    windowed = RandomEncoder(SHAPES["modernbert"]).native(_core, "fp32")
+    windowed.run(ids, np.array([[1] * 7 + [2] * 5]), **options)
+    with pytest.raises(ValueError, match="none to attend to"):
+        windowed.run(ids, np.array([[1] * 6 + [2] * 6]), **options)
 
 
 @pytest.mark.parametrize("number", [0, 3, 7])

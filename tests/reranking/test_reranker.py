@@ -25,10 +25,11 @@ from mirror_rt import (
     UnknownOptionError,
 )
 from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.packed_layers import pack_layers
 from mirror_rt.bundle.score_layers import ScoreLayer, ScoreLayers
 from mirror_rt.heads.predictor import Predictor
 from mirror_rt.io.atomic import sha256
-from mirror_rt.reranking.score_head import ScoreHead, pack_layers
+from mirror_rt.reranking.score_head import ScoreHead
 from mirror_rt.tokens.pairs import Pair
 from rounding import SCORE_ERROR
 

@@ -52,9 +52,10 @@ class PackOptions:
 class Export(Invocation):
     """Write a bundle: ONNX graph with pooling and normalisation inside, tokenizer, manifest.
 
-    The folder of a sequence classification becomes a cross-encoder, for mirror-rt rerank. Each is
-    compared with PyTorch on real strings, and refused if they differ. Of several models, write a
-    pack: a folder of bundles with an index, pack.json.
+    The folder of a sequence classification becomes a cross-encoder, for mirror-rt rerank, and that
+    of a late-interaction model (ColBERT) stays one. Each is compared with PyTorch on real strings,
+    and refused if they differ. Of several models, write a pack: a folder of bundles with an index,
+    pack.json.
 
     Examples:
         mirror-rt export tuned --out bundle

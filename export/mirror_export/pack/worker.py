@@ -135,8 +135,10 @@ def export_here(config: ExportConfig) -> dict[str, Any]:
 
     error = None
     try:
-        if export_bundle(config).scores is not None:
-            error = "it is a cross-encoder, and a pack holds encoders: export it by itself"
+        made = export_bundle(config)
+        if made.scores is not None or made.tokens is not None:
+            kind = "cross-encoder" if made.tokens is None else "late-interaction model"
+            error = f"it is a {kind}, and a pack holds encoders: export it by itself"
     except (MirrorError, OSError) as problem:
         error = " ".join(str(problem).split())
     peak = peak_memory_mb()

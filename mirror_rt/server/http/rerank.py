@@ -71,7 +71,7 @@ async def rerank(call: Call) -> Answer:
     request = await call.read(_rerank, reranks=True)
     cut = cut_or_refuse(call, request)
     encoded = await score_texts(call, [request.query], request.texts, "texts", cut)
-    scores = probabilities(encoded, raw=request.raw_scores)[:, 0]
+    scores = probabilities(encoded, call.service.facts, raw=request.raw_scores)[:, 0]
 
     def result(i: int) -> dict[str, Any]:
         found = {"index": i, "score": scores[i]}
@@ -112,7 +112,7 @@ async def documents(call: Call) -> Answer:
         call, [request.query], texts, "input" if mixedbread else "documents",
         "error" if request.truncate is False else "truncate", request.max_tokens_per_doc,
     )  # fmt: skip
-    scores = probabilities(encoded, raw=bool(request.raw_scores))[:, 0]
+    scores = probabilities(encoded, call.service.facts, raw=bool(request.raw_scores))[:, 0]
     second, infinity = call.exchange.route == "/v2/rerank", request.raw_scores is not None
     voyage = any(getattr(request, name, None) is not None for name in ("top_k", "truncation"))
     plain, shown = infinity or voyage or mixedbread, request.return_documents
@@ -149,7 +149,7 @@ async def ranking(call: Call) -> Answer:
         call, [request.query.text], [one.text for one in request.passages], "passages",
         cut_or_refuse(call, schemas.CutRequest(truncate=cut)),
     )  # fmt: skip
-    logits = probabilities(encoded, raw=True)[:, 0]
+    logits = probabilities(encoded, call.service.facts, raw=True)[:, 0]
 
     def result(i: int) -> dict[str, Any]:
         return {"index": i, "logit": logits[i]}
@@ -174,7 +174,7 @@ async def score(call: Call) -> Answer:
     if len(first) not in (1, len(second)):
         raise unusable("text_1", f"{len(first)} texts, and text_2 has {len(second)}")
     encoded = await score_texts(call, first, second, "text_2", cut_or_refuse(call, request))
-    scores = probabilities(encoded)[:, 0]
+    scores = probabilities(encoded, call.service.facts)[:, 0]
 
     def result(i: int) -> dict[str, Any]:
         return {"index": i, "object": "score", "score": scores[i]}
@@ -198,7 +198,8 @@ async def classify(call: Call) -> Answer:
     items = [Pair(text, None) for text in texts]
     check_texts(texts, "input")
     encoded = await score_items(call, items, cut_or_refuse(call, request))
-    scores, labels = probabilities(encoded, raw=bool(request.raw_scores)), call.service.facts.labels
+    facts = call.service.facts
+    scores, labels = probabilities(encoded, facts, raw=bool(request.raw_scores)), facts.labels
 
     def result(i: int) -> Any:
         row = scores[i]
@@ -228,7 +229,7 @@ async def predict(call: Call) -> Answer:
     encoded = await score_items(call, items, cut_or_refuse(call, request))
     parameters = request.parameters or schemas.PredictParameters()
     applied = "none" if request.raw_scores else parameters.function_to_apply
-    scores = probabilities(encoded, raw=applied == "none", function=applied)
+    scores = probabilities(encoded, call.service.facts, raw=applied == "none", function=applied)
     labels = call.service.facts.labels
 
     def result(i: int) -> list[dict[str, Any]]:

@@ -11,12 +11,13 @@ import numpy as np
 from mirror_rt.inference.vector_layers import ACTIVATIONS
 from mirror_rt.pipeline.options import OnTooLong
 from mirror_rt.pipeline.results import EncodedTexts
+from mirror_rt.reranking.late_scores import MAXSIM
 from mirror_rt.server.admission.problems import Problem, unusable
 from mirror_rt.server.http.call import Call
 from mirror_rt.server.http.inputs import check_number, check_texts, too_long
 from mirror_rt.server.http.pieces import Scores
 from mirror_rt.server.http.rerank_schemas import CutRequest, ScoreRequest
-from mirror_rt.server.models.service import ModelService
+from mirror_rt.server.models.service import ModelFacts, ModelService
 from mirror_rt.tokens.pairs import Pair
 
 
@@ -74,11 +75,14 @@ def _shorten(service: ModelService, most: int, pairs: list[Pair]) -> list[Pair]:
 
 
 def probabilities(
-    encoded: EncodedTexts, *, raw: bool = False, function: str | None = None
+    encoded: EncodedTexts, facts: ModelFacts, *, raw: bool = False, function: str | None = None
 ) -> Scores:
-    """Return the scores of logits [n, C]: probabilities, or the logits themselves."""
+    """Return the scores of logits [n, C]: probabilities, or the logits themselves.
+
+    Those of late interaction, which are sums of cosines, stay as they are.
+    """
     logits = encoded.embeddings.astype(np.float64)
-    if raw:
+    if raw or (facts.labels == MAXSIM and function is None):
         return logits
     default = "sigmoid" if logits.shape[1] == 1 else "softmax"
     return ACTIVATIONS[function or default](logits)

@@ -167,7 +167,7 @@ def _model(
     load = partial(_load, folder, config, digest_of(folder, verified=config.load.verify))
     size = memory_of(folder, manifest, config.load.stored_variant)
     language = language or manifest.language
-    reranks = manifest.scores is not None
+    reranks = manifest.scores is not None or manifest.tokens is not None
     return NamedEncoder(name, None, language, load=load, bytes=size, reranks=reranks)
 
 

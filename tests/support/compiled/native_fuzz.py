@@ -63,8 +63,11 @@ def fuzz_encoder(core, r: np.random.Generator, isa: str) -> None:
     encoder = RandomEncoder(sizes, int(r.integers(2**32))).native(core, precision, isa)
     lengths = r.integers(1, sizes.positions + 1, r.integers(1, 6))
     ids, mask = np.zeros((2, len(lengths), lengths.max()), np.int64)
+    window = (sizes.windows or (0,))[0] or sizes.positions
     for row, length in enumerate(lengths):
         ids[row, :length], mask[row, :length] = r.integers(0, sizes.vocabulary, length), 1
+        if r.random() < 0.3:  # the last tokens attend, and none attends to them
+            mask[row, r.integers(max(1, length - window), length + 1) : length] = 2
     pooling = str(r.choice(["mean", "cls", "lasttoken", "max", "none"]))
     options = {"pooling": pooling, "normalize": bool(r.integers(2)), "spins": 10}
     types = r.integers(0, max(sizes.types, 1), ids.shape)
@@ -142,6 +145,10 @@ def fuzz_search(core, r: np.random.Generator, isa: str) -> None:
     given = r.normal(size=(queries, dim)).astype(np.float32)
     core.half_products(given, halves, parts=parts, instruction_set=isa)
     core.widen_halves(halves, np.empty(n * dim, np.float32), parts=parts, instruction_set=isa)
+    cuts = np.sort(r.integers(0, n + 1, 3))
+    for documents in (x, halves, codes, codes.view(np.int8)):
+        core.max_similarities([given, given[:1]], np.split(documents, cuts), threads=parts,
+                              instruction_set=isa)  # fmt: skip
     scores = r.normal(size=(queries, n)).astype(np.float32)
     best = np.full((queries, k), -np.inf, np.float32), np.full((queries, k), -1, np.int64)
     core.keep_best(scores, 0, *best, instruction_set=isa)

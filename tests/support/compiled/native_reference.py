@@ -117,8 +117,14 @@ class RandomEncoder:
             encoder.add_layer(**layer)
         return encoder
 
-    def token_vectors(self, ids: list[int], types: list[int] | None = None) -> np.ndarray:
-        """Compute the vectors of the tokens of one text, float64 [L, H]; None for types of 0."""
+    def token_vectors(
+        self, ids: list[int], types: list[int] | None = None, attended: int | None = None
+    ) -> np.ndarray:
+        """Compute the vectors of the tokens of one text, float64 [L, H]; None for types of 0.
+
+        The first `attended` tokens are attended to, by default all.
+        """
+        self._attended = len(ids) if attended is None else attended
         real = np.array(ids) != self.sizes.skipped_id
         positions = self.positions[np.maximum(np.cumsum(real) - 1, 0)].astype(np.float64)
         if self.skipped is not None:
@@ -185,6 +191,7 @@ class RandomEncoder:
         if layer.get("window"):
             distance = np.arange(n) - np.arange(n)[:, None]
             scores[:, np.abs(distance) > layer["window"]] = -np.inf
+        scores[:, :, self._attended :] = -np.inf
         if s.causal:
             scores[:, np.arange(n)[:, None] < np.arange(n)] = -np.inf
         powers = np.exp(scores - scores.max(-1, keepdims=True))

@@ -105,6 +105,36 @@ bool check_quantize(const Isa& isa, std::int64_t rows, std::int64_t dim) {
          rows - 1;
 }
 
+/// Queries of eighths, and documents that are parts of the rows, whose `values` are eighths, too.
+template <class Number>
+bool check_similarities(const Isa& isa, const std::vector<Number>& rows,
+                        const std::vector<float>& values, std::int64_t n, std::int64_t dim) {
+  const auto eighths = random_integers<std::int8_t>(5 * dim, -15, 15);
+  std::vector<float> query;
+  for (const int x : eighths) query.push_back(static_cast<float>(x) / 8);
+  const float* queries[] = {query.data(), query.data() + dim};
+  const std::int64_t query_lengths[] = {5, 1}, lengths[] = {n, 0, n / 2};
+  const Number* documents[] = {rows.data(), rows.data(), rows.data() + (n - n / 2) * dim};
+  float scores[6];
+  max_similarities<Number>(isa, {queries, query_lengths, 2, dim}, {documents, lengths, 3, dim}, 2,
+                           scores);
+  for (int i = 0; i < 6; ++i) {
+    double sum = 0;
+    for (std::int64_t token = 0; token < query_lengths[i / 3]; ++token) {
+      float best = -std::numeric_limits<float>::infinity();
+      for (std::int64_t r = 0; r < lengths[i % 3]; ++r) {
+        const float* row = values.data() + (documents[i % 3] - rows.data()) + r * dim;
+        float product = 0;
+        for (std::int64_t d = 0; d < dim; ++d) product += queries[i / 3][token * dim + d] * row[d];
+        best = std::max(best, product);
+      }
+      sum += best;
+    }
+    if (scores[i] != static_cast<float>(sum)) return false;
+  }
+  return true;
+}
+
 /// Numbers of eighths, whose products and sums are exact in any order.
 bool check_halves(const Isa& isa, std::int64_t rows, std::int64_t dim, std::int64_t parts) {
   const std::int64_t queries = 3;
@@ -129,7 +159,10 @@ bool check_halves(const Isa& isa, std::int64_t rows, std::int64_t dim, std::int6
       if (products[q * rows + r] != product) return false;
     }
   }
-  return true;
+  const std::vector<float> codes(eighths.begin(), eighths.end());
+  return check_similarities(isa, values, values, rows, dim) &&
+         check_similarities(isa, halves, values, rows, dim) &&
+         check_similarities(isa, eighths, codes, rows, dim);
 }
 
 bool check_keep_best(const Isa& isa, std::int64_t n, std::int64_t k) {
