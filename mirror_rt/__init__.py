@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from mirror_rt.languages.language_pack import LanguagePack
     from mirror_rt.reranking.reranker import Reranker
     from mirror_rt.scheduling import Scheduler
+    from mirror_rt.sparse.sparse_encoder import SparseEncoder
 
     __version__: str
 
@@ -87,6 +88,7 @@ __all__ = [
     "Scheduler",
     "SearchResult",
     "ServerError",
+    "SparseEncoder",
     "UnknownOptionError",
     "__version__",
     "calibration_ranges",
@@ -103,6 +105,7 @@ _MODULES = {
     "Predictor": "heads.predictor",
     "Reranker": "reranking.reranker",
     "Scheduler": "scheduling",
+    "SparseEncoder": "sparse.sparse_encoder",
 }
 
 

@@ -17,6 +17,7 @@ from mirror_rt.inference.native.kernel_choice import as_declared
 from mirror_rt.inference.providers import NATIVE
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.reranking.reranker import Reranker
+from mirror_rt.sparse.sparse_encoder import SparseEncoder
 
 logger = logging.getLogger("mirror_export")
 
@@ -63,11 +64,14 @@ def _compared(traced: Traced, name: str, variant: Variant) -> tuple[Variant, Par
     if native:
         provider = NATIVE
         options = dataclasses.replace(options, providers=NATIVE, variant=name)
-    exported: Encoder | Reranker
+    exported: Encoder | Reranker | SparseEncoder
     if traced.scores is not None:
         exported = Reranker(described, options)
         report = compare_scores(traced.scores, exported, traced.texts)
         report = dataclasses.replace(report, gate=SCORE_GATES[variant.precision])
+    elif traced.words is not None:
+        exported = SparseEncoder(described, options)
+        report = compare(traced.words, exported, traced.texts, GATES[variant.precision])
     else:
         exported = Encoder(described, options)
         report = compare(traced.vectors, exported, traced.texts, GATES[variant.precision])

@@ -18,6 +18,7 @@ from mirror_rt.errors import ParityError
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline
 from mirror_rt.reranking.reranker import Reranker
+from mirror_rt.sparse.sparse_encoder import SparseEncoder
 from mirror_rt.tokens.pairs import Pair
 from mirror_rt.tokens.tokenization import TextTokenizer
 from mirror_rt.tokens.windows import text_windows
@@ -140,7 +141,10 @@ def encode_compared(
 
 
 def compare(
-    expected: Vectors, exported: BatchEncoder, texts: list[str], gate: Gate = GATES["fp32"]
+    expected: Vectors,
+    exported: BatchEncoder | SparseEncoder,
+    texts: list[str],
+    gate: Gate = GATES["fp32"],
 ) -> ParityReport:
     """Compare the vectors that `exported` gives with `expected`, unit, float32 [n, D]."""
     found = encode_compared(exported.pipeline, texts, normalize_embeddings=True, errors="nan")

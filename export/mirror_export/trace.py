@@ -16,6 +16,7 @@ from mirror_export.graph.torch_export import export_graph
 from mirror_export.graph.weight_table import ModuleWeights, table_of
 from mirror_export.load import Loaded
 from mirror_export.parity import encode_compared, parity_pairs, parity_texts
+from mirror_export.words import torch_weights
 from mirror_rt import Manifest
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.families import FAMILIES, family_of, takes_token_types
@@ -47,6 +48,7 @@ class Traced:
         texts: n texts, or pairs of a cross-encoder, to compare on.
         vectors: PyTorch's unit vectors of the texts or pairs, float32 [n, D].
         scores: PyTorch's logits of the pairs, float32 [n, C]; None of an encoder.
+        words: PyTorch's unit vectors of a sparse encoder, float32 [n, V]; None of any other.
         pairs: text pairs with human scores; None if none were given.
         spearman: Spearman's correlation of PyTorch's cosines with those scores.
     """
@@ -58,6 +60,7 @@ class Traced:
     texts: list[Any]
     vectors: Vectors
     scores: Vectors | None = None
+    words: Vectors | None = None
     pairs: ScoredPairs | None = None
     spearman: float | None = None
 
@@ -90,7 +93,9 @@ def trace(loaded: Loaded, folder: Path) -> Traced:
     _tell_of_missing_fusion(pretrained, graph["fused"])
     tokenizer = pretrained.text_tokenizer(manifest.max_length, copy=False)
     texts: list[Any] = loaded.config.parity_texts or parity_texts(tokenizer, manifest.language)
-    scores, spearman = None, None
+    scores, words, spearman = None, None, None
+    if loaded.words is not None:
+        words = torch_weights(pretrained, loaded.words, tokenizer, texts)
     if pretrained.classifier is None:
         encoder = TorchEncoder(
             pretrained,
@@ -106,7 +111,9 @@ def trace(loaded: Loaded, folder: Path) -> Traced:
         scores, vectors = _score(loaded, texts)
     for parameter in pretrained.model.parameters():
         parameter.data = parameter.data.new_empty(0)  # the exporter's rules would keep them alive
-    return Traced(loaded.config, folder, manifest, graph, texts, vectors, scores, pairs, spearman)
+    return Traced(
+        loaded.config, folder, manifest, graph, texts, vectors, scores, words, pairs, spearman
+    )
 
 
 def _score(loaded: Loaded, pairs: list[Any]) -> tuple[Vectors, Vectors]:
@@ -131,6 +138,10 @@ def _write_companions(loaded: Loaded, folder: Path) -> None:
     if loaded.scores is not None:
         config.save_pretrained(folder)
         loaded.scores.write(folder)
+        return
+    if loaded.words is not None:
+        config.save_pretrained(folder)
+        loaded.words.write(folder)
         return
     config.architectures = [type(pretrained.model).__name__]  # without task layers
     config.save_pretrained(folder)

@@ -38,7 +38,8 @@ def declared_layers(described: ModelDescription, size: int) -> VectorLayers:
     A last normalisation is none of them: both forms of a vector are useful. BundleError names a
     module that is not applied here, or does not fit the one before.
     """
-    if described.manifest is not None and described.manifest.scores is not None:
+    made = described.manifest
+    if made is not None and (made.scores is not None or made.words is not None):
         return VectorLayers([], size)
     layers = list[tuple[ScoreLayer, Module] | None]()
     for module in described.layers if described.modules else ():

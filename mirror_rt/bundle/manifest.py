@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from mirror_rt.bundle.file_records import FileRecord, damage_of, verify
 from mirror_rt.bundle.json_document import read_document, read_json
 from mirror_rt.bundle.score_layers import ScoreLayers
+from mirror_rt.bundle.word_layers import WordLayers
 from mirror_rt.errors import BundleError
 from mirror_rt.io.atomic import sha256
 from mirror_rt.schema import Digest, InnerPath, Rule, at_most, between, build
@@ -31,22 +32,29 @@ Target = Literal["cpu", "cuda", "native", "static"]
 # `ONNX files` are those of other publishers, whose manifest is made in memory (onnx_files.py).
 # `static files` are those of model2vec and sentence-transformers (static_files.py).
 # `safetensors files` are those of transformers and sentence-transformers (checkpoint_files.py).
-# A cross-encoder has a format of its own, so that every version that makes vectors refuses it.
+# Cross-encoders and sparse encoders have formats of their own, so that every version that makes
+# dense vectors refuses them.
 Format = Literal[
     "mirror_rt encoder",
     "mirror_rt bundle",
     "mirror_rt cross-encoder",
+    "mirror_rt sparse encoder",
     "ONNX files",
     "static files",
     "safetensors files",
 ]
-BUNDLES: tuple[Format, ...] = ("mirror_rt bundle", "mirror_rt cross-encoder")
+BUNDLES: tuple[Format, ...] = (
+    "mirror_rt bundle",
+    "mirror_rt cross-encoder",
+    "mirror_rt sparse encoder",
+)
 
 # Advice for each format that is not the expected one.
 _HINTS = {
     "mirror_rt encoder": "export it first: mirror-rt export {} --out BUNDLE",
     "mirror_rt bundle": "it makes vectors of texts: mirror_rt.Encoder.load takes it",
     "mirror_rt cross-encoder": "it scores pairs of texts: mirror_rt.Reranker.load takes it",
+    "mirror_rt sparse encoder": "it weighs words: mirror_rt.SparseEncoder.load takes it",
 }
 
 # These limits are far above every published model; they keep a damaged number from allocating
@@ -78,6 +86,8 @@ class Layout:
     tokenizer = "tokenizer.json"
     heads = "heads/heads.json"  # optional, see mirror_rt.heads.task_heads
     scores = "heads/scores.npy"  # of a cross-encoder, see mirror_rt.reranking.score_head
+    words = "heads/words.safetensors"  # of a sparse encoder, see mirror_rt.sparse.word_head
+    queries = "heads/queries.safetensors"  # of one whose queries are looked up in a table
 
     @staticmethod
     def mapped(graph: str) -> str:
@@ -157,6 +167,8 @@ class Manifest:
         prompts: name -> prompt to put before a text; `default_prompt_name` is the default one.
         scores: head of a cross-encoder, which makes scores of the vectors of pairs; None for an
             encoder of texts.
+        words: head of a sparse encoder, which makes weights of words of the vectors of tokens;
+            None for an encoder of dense vectors.
         variants: name -> graph (`fp32`, `int8`, `fp16-cuda` ...); none in a tuned folder.
         native: the weights that the native engine takes of the fp32 graph; None if it takes none.
         files: path inside the folder -> FileRecord.
@@ -181,6 +193,7 @@ class Manifest:
     prompts: _Prompts = field(default_factory=dict)
     default_prompt_name: str | None = None
     scores: ScoreLayers | None = None
+    words: WordLayers | None = None
     variants: dict[str, Variant] = field(default_factory=dict)
     native: WeightTable | None = None
     generator: str = ""
@@ -240,6 +253,11 @@ class Manifest:
                 if problem := self.scores.problem(self.dimension):
                     raise ValueError(problem)
                 parts.append(Layout.scores)
+            if (self.words is not None) != (self.format == "mirror_rt sparse encoder"):
+                raise ValueError(f"format is {self.format!r}, and only a sparse encoder has words")
+            if self.words is not None:
+                looked_up = self.words.query_length is not None
+                parts += [Layout.words, *([Layout.queries] if looked_up else [])]
             for required in (*parts, self.tokenizer):
                 if required not in self.files:
                     raise ValueError(f"files has no record of {required}")

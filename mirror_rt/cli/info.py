@@ -121,6 +121,9 @@ def _output(manifest: Manifest) -> tuple[str, str]:
     if scores := manifest.scores:
         labels = ", ".join(scores.labels[:5]) + ", ..." * (len(scores.labels) > 5)
         return "scores", f"of pairs: {len(scores.labels)} ({labels}), {scores.activation}"
+    if words := manifest.words:
+        table = "" if words.query_length is None else ", queries by a table"
+        return "words", f"{words.size} words, {words.pooling} of {words.weighing}{table}"
     length = "unit length" if manifest.normalize else "as pooled (normalize: false)"
     parts = f", or its first {' or '.join(map(str, manifest.matryoshka))}"
     dimensions = f"{manifest.dimension} dimensions{parts if manifest.matryoshka else ''}"

@@ -15,6 +15,8 @@ _NAMES = {
     "sentence_bert_config.json": "sentence_bert_config.json (or of another family's name)",
     "Pooling": "1_Pooling/config.json",
     "Dense": "2_Dense/config.json",
+    "SpladePooling": "1_SpladePooling/config.json",
+    "SparseStaticEmbedding": "query_0_SparseStaticEmbedding/config.json",
     "LogitScore": "1_LogitScore/config.json",
     "Flow": "2_Flow/config.json (of mirror_rt's own)",
 }
