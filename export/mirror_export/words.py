@@ -21,9 +21,9 @@ from mirror_rt.bundle.sparse_files import (
     describe_queries,
     describe_words,
     read_queries,
-    take_words,
 )
 from mirror_rt.bundle.word_layers import WordLayers
+from mirror_rt.bundle.word_tensors import take_words
 from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.errors import ModelError
 from mirror_rt.io.tensors import write_tensors

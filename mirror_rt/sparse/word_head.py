@@ -8,7 +8,7 @@ import numpy as np
 
 from mirror_rt import _core
 from mirror_rt.bundle.description import ModelDescription
-from mirror_rt.bundle.sparse_files import read_words
+from mirror_rt.bundle.word_tensors import read_words
 from mirror_rt.errors import BundleError
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.load_options import LoadOptions

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from json_files import change
 from mirror_rt import BundleError, ConfigError, Encoder, InvalidTextError, SparseEncoder
-from mirror_rt.bundle.sparse_files import HEADS
+from mirror_rt.bundle.word_tensors import HEADS
 from mirror_rt.errors import UnknownOptionError
 from mirror_rt.sparse.vectors import SparseVector, SparseVectors
 from rounding import GATE

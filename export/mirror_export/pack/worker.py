@@ -135,8 +135,9 @@ def export_here(config: ExportConfig) -> dict[str, Any]:
 
     error = None
     try:
-        if export_bundle(config).scores is not None:
-            error = "it is a cross-encoder, and a pack holds encoders: export it by itself"
+        if (kind := export_bundle(config).format) != "mirror_rt bundle":
+            kind = kind.removeprefix("mirror_rt ")
+            error = f"it is a {kind}, and a pack holds encoders: export it by itself"
     except (MirrorError, OSError) as problem:
         error = " ".join(str(problem).split())
     peak = peak_memory_mb()
