@@ -52,12 +52,10 @@ def describe_sparse(folder: Path) -> ModelDescription:
     content = path.read_bytes() if path.is_file() else None
     settings = dataclasses.replace(described.tokenizer, content=content)
     described = dataclasses.replace(described, tokenizer=settings)
-    with sizes_of(described):
-        words, hidden = describe_words(described, open_weights(described)), width(described)
-    variants = native_variants(described)
+    words, variants = describe_words(described, open_weights(described)), native_variants(described)
     manifest = derived_manifest(
         described,
-        dimension=hidden,
+        dimension=width(described),
         pooling="max",  # of no meaning here
         normalize=False,
         words=dataclasses.asdict(words),
@@ -74,8 +72,9 @@ def check_sparse(described: ModelDescription) -> None:
     """
     described.check_kind("SparseEncoder")
     names, folder = described.names, described.folder
-    architectures = described.config.get("architectures") or [""]
-    if not described.modules and str(architectures[0]).endswith("ForMaskedLM"):
+    architectures = described.config.get("architectures")
+    first = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    if not described.modules and first.endswith("ForMaskedLM"):
         return
     if names not in _ENCODERS:
         raise BundleError(
@@ -94,6 +93,11 @@ def describe_words(described: ModelDescription, stored: MappedTensors) -> WordLa
 
     `stored` has the tensors by the names of the family's checkpoints.
     """
+    with sizes_of(described):
+        return _describe_words(described, stored)
+
+
+def _describe_words(described: ModelDescription, stored: MappedTensors) -> WordLayers:
     names, row = head_names(described), checkpoint_family(described).tensors
     assert row is not None
     given = names.activation

@@ -134,21 +134,8 @@ def read_words(described: ModelDescription) -> tuple[Path, dict[str, Floats]]:
         stored = open_weights(described)
         path, tensors = stored.path, take_words(described, stored)
     else:
-        stored = open_file(path)
-        inner, expected = words.inner, (words.size, words.inner)
-        shapes = [
-            (inner, manifest.dimension),
-            (inner,),
-            (inner,),
-            (inner,),
-            expected,
-            (words.size,),
-        ]
-        for name, shape in zip(TENSORS, shapes, strict=True):
-            if stored.shape(name) != shape:
-                raise BundleError(
-                    f"{path}: {name} is {list(stored.shape(name))}, not {list(shape)}"
-                )
+        stored, places = open_file(path), dict(zip(TENSORS, TENSORS, strict=True))
+        _check_shapes(stored, places, words.size, words.inner, manifest.dimension)
         tensors = {name: stored.floats(name) for name in TENSORS}
         check_finite(path, tensors)
     return path, tensors
