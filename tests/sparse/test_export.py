@@ -55,17 +55,17 @@ def test_what_its_manifest_says(bundle):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("changes", "said"),
     [
         ({"size": 7}, r"decoder.weight has the shape"),
         ({"activation": "mish"}, "words.activation"),
         ({"query_length": 0}, "words.query_length"),
     ],
 )
-def test_a_changed_manifest(words, said, bundle, tmp_path):
+def test_a_changed_manifest(changes, said, bundle, tmp_path):
     folder = shutil.copytree(bundle, tmp_path / "bundle")
     manifest = json.loads((folder / Layout.manifest).read_text())
-    change(folder / Layout.manifest, words=manifest["words"] | words)
+    change(folder / Layout.manifest, words=manifest["words"] | changes)
     with pytest.raises(BundleError, match=said):
         SparseEncoder.load(folder)
 

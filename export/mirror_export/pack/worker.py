@@ -135,8 +135,8 @@ def export_here(config: ExportConfig) -> dict[str, Any]:
 
     error = None
     try:
-        if (kind := export_bundle(config).format) != "mirror_rt bundle":
-            kind = kind.removeprefix("mirror_rt ")
+        if (made := export_bundle(config).format) != "mirror_rt bundle":
+            kind = made.removeprefix("mirror_rt ")
             error = f"it is a {kind}, and a pack holds encoders: export it by itself"
     except (MirrorError, OSError) as problem:
         error = " ".join(str(problem).split())
