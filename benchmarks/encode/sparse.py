@@ -60,7 +60,7 @@ def numpy_head(weights, tokens, offsets):
 
 
 def sides_of(folder: Path, texts: list[str], threads: int):
-    """Return what is timed, by name."""
+    """Return the calls that are timed, by name."""
     peer = sentence_transformers.SparseEncoder(str(folder), device="cpu")
     made = {"sentence-transformers": lambda: peer.encode(texts, max_active_dims=KEPT)}
     for variant in ("fp32", "int8"):

@@ -63,7 +63,7 @@ struct VocabularyHead::Run {
   std::int64_t count, rows;  // of texts, and of their tokens
   Weighing weighing;
   float* out;
-  Rows given, inner;  // what enters the head, and its matrix
+  Rows given, inner;  // inputs of the head, and of its last matrix
   Operand a, b;       // the same in the precision of the products
 
   std::int64_t end(std::int64_t text) const { return offsets[text + 1] - offsets[0]; }

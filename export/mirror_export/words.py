@@ -35,7 +35,7 @@ from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, quiet_transformers
 from mirror_train.model.torch_encoder import TorchModel
 
-# What does not change the tokens of a query's own text.
+# The parts of a tokenizer that leave the tokens of a text itself alone.
 _AROUND = ("post_processor", "truncation", "padding")
 
 

@@ -134,7 +134,7 @@ def scores_pairs(folder: Path) -> bool:
 
 
 def weighs_words(folder: Path) -> bool:
-    """Return whether a folder is that of a sparse encoder: a bundle, or what others published."""
+    """Return whether a folder is that of a sparse encoder: a bundle, or files of others."""
     if declared_format(folder) in BUNDLES:
         return declared_format(folder) == SPARSE
     return describe_folder(folder).kind == "SparseEncoder"

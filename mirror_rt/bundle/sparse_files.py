@@ -47,7 +47,7 @@ def describe_sparse(folder: Path) -> ModelDescription:
     check_sparse(described)
     if described.weights is None:
         refuse_pickled(described)
-        Manifest.read(folder, FORMAT)  # its error says what the folder lacks
+        Manifest.read(folder, FORMAT)  # its error names the missing files
     path = described.transformer / Layout.tokenizer
     content = path.read_bytes() if path.is_file() else None
     settings = dataclasses.replace(described.tokenizer, content=content)
@@ -179,6 +179,6 @@ def read_queries(queries: Queries, size: int) -> Floats:
             f"{queries.weights}: weight is {list(stored.shape('weight'))}, expected [{size}], as "
             "documents have"
         )
-    weights = stored.floats("weight").copy()  # what is mapped changes with the file
+    weights = stored.floats("weight").copy()  # mapped bytes change with the file
     check_finite(queries.weights, {"weight": weights})
     return weights

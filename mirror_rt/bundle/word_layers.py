@@ -23,7 +23,7 @@ class WordLayers:
     Attributes:
         size: V, the number of words, which are the tokens of the vocabulary.
         inner: E, the length of the vectors that the matrix takes.
-        activation: what is applied behind the linear layer.
+        activation: the function that is applied behind the linear layer.
         norm: epsilon of the normalisation.
         pooling: whether the weight of a word is its largest over the tokens, or their sum.
         weighing: `relu` for log(1 + x) of a logit x above 0; `log1p_relu` for log(1 + that).

@@ -25,7 +25,7 @@ class WordNames(NamedTuple):
     """The names that a family's checkpoints give to the head of a masked language model.
 
     Attributes:
-        dense, norm, decoder: its layers; the bias of the last one may be that of what holds it.
+        dense, norm, decoder: its layers; the bias of the last one may be that of its parent.
         activation: name of the activation in transformers, or the field of config.json with it.
         usual: where config.json does not say it.
         biased: whether all of them have biases, whatever config.json says.

@@ -30,7 +30,7 @@ from mirror_rt.tokens.chunking import TokenRows
 from mirror_rt.tokens.tokenization import TextTokenizer
 from mirror_rt.tokens.windows import TextWindow, one_ahead, text_windows
 
-# The weights of all words of so many texts are held at a time: 64 MB.
+# The weights that are held at a time, of all words of some texts: 64 MB.
 _MOST_WEIGHTS = 1 << 24
 
 
@@ -146,7 +146,7 @@ class SparseEncoder(LoadedBundle):
     def decode(self, vector: SparseVector, top_k: int | None = None) -> list[tuple[str, float]]:
         """Return the words of a vector with their weights, the largest first.
 
-        `dict(encoder.decode(vector))` is what Elasticsearch's `sparse_vector` field takes.
+        Elasticsearch's field `sparse_vector` takes `dict(encoder.decode(vector))`.
         """
         indices, values = vector.strongest(top_k)
         order = np.argsort(-values, kind="stable")

@@ -26,7 +26,7 @@ class WordModel(PooledModel):
 
     Args:
         encoder: gives vectors of tokens, by whatever engine.
-        described: what its folder declares.
+        described: the declarations of its folder.
         options: say how many threads the head has.
 
     Raises:

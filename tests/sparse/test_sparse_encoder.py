@@ -23,7 +23,7 @@ WEIGHTS, TABLE = "model.safetensors", "query_0_SparseStaticEmbedding"
 
 @pytest.fixture(scope="module")
 def texts(words):
-    """From a word to what is too long, and equal ones."""
+    """From a word to texts that are too long, and equal ones."""
     lengths = [1, 2, 3, 5, 8, 13, 30, 60, 124, 125, 126, 200, 400]
     found = [" ".join(words[i : i + length]) for i, length in enumerate(lengths)]
     return [*found, found[3], "word"]
