@@ -33,8 +33,8 @@ class SparseOptions:
     Attributes:
         batch_size: work of one run of the model, counted in texts of 64 tokens: the token budget is
             `64 * batch_size`, as in `Encoder.encode`.
-        max_active_dims: keep at most this number of words of a text, those that weigh most; by default the
-            number that the model declares, or all.
+        max_active_dims: most words of a text, of which those that weigh most are kept; by default
+            the number that the model declares, or all.
         threshold: leave out words that weigh no more than this.
         prompt_name: which of the model's prompts to put before every text; by default the one that
             it declares.
