@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from mirror_rt.late_interaction.encoder import MultiVectorEncoder
     from mirror_rt.reranking.reranker import Reranker
     from mirror_rt.scheduling import Scheduler
+    from mirror_rt.sparse.sparse_encoder import SparseEncoder
 
     __version__: str
 
@@ -89,6 +90,7 @@ __all__ = [
     "Scheduler",
     "SearchResult",
     "ServerError",
+    "SparseEncoder",
     "UnknownOptionError",
     "__version__",
     "calibration_ranges",
@@ -106,6 +108,7 @@ _MODULES = {
     "Predictor": "heads.predictor",
     "Reranker": "reranking.reranker",
     "Scheduler": "scheduling",
+    "SparseEncoder": "sparse.sparse_encoder",
 }
 
 

@@ -143,6 +143,39 @@ class NativeEncoder:
     @property
     def hidden(self) -> int: ...
 
+class NativeVocabulary:
+    """The head of a masked language model, pooled over tokens (csrc/engine/vocabulary.h)."""
+
+    def __init__(
+        self,
+        *,
+        precision: str,
+        activation: str,
+        epsilon: float,
+        dense: _Pair,
+        norm: _Pair,
+        decoder: _Pair,
+        instruction_set: str = "",
+    ) -> None:
+        """Pack the weights, which are not kept: `dense` [H, E] and `decoder` [E, words]."""
+
+    def run(
+        self,
+        tokens: npt.NDArray[np.float32],
+        offsets: npt.NDArray[np.int64],
+        *,
+        pooling: str,
+        twice: bool,
+        threads: int,
+        spins: int,
+    ) -> npt.NDArray[np.float32]:
+        """Weigh the words of each text: float32 [texts, words].
+
+        Text i has the vectors [offsets[i], offsets[i + 1]) of `tokens` [n, H]. A logit x above 0
+        weighs log(1 + x), or with `twice` log(1 + log(1 + x)), and the weight of a word is the
+        largest over the tokens, or with `pooling` of `sum` their sum.
+        """
+
 def vector_instruction_sets() -> list[str]:
     """Instruction sets of the functions below that this processor has, the most capable last."""
 

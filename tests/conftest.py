@@ -342,6 +342,37 @@ def tiny_cross_encoder(made_once, words) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
+def tiny_sparse(made_once, words) -> Callable[..., Path]:
+    """A family's tiny sparse encoder, as sentence-transformers saves it, made once."""
+
+    def make(family: str, pooling: str, activation: str, looks_up: bool, out: Path) -> None:
+        import torch
+        from sentence_transformers import SparseEncoder
+        from sentence_transformers.base.modules import Router, Transformer
+        from sentence_transformers.sparse_encoder.modules import (
+            SparseStaticEmbedding,
+            SpladePooling,
+        )
+
+        masked = make_model(family, out / "masked", words, masked=True)
+        text = Transformer(str(masked), transformer_task="fill-mask")
+        modules = [text, SpladePooling(pooling, activation_function=activation)]
+        if looks_up:
+            generator = torch.Generator().manual_seed(0)
+            weights = torch.rand(len(text.tokenizer.get_vocab()), generator=generator)
+            table = SparseStaticEmbedding(text.tokenizer, weights)
+            modules = [Router.for_query_document([table], modules)]
+        SparseEncoder(modules=modules).save(str(out))
+
+    return functools.cache(
+        lambda family, pooling="max", activation="relu", looks_up=False: made_once(
+            f"sparse/{family}-{pooling}-{activation}{'-table' * looks_up}",
+            functools.partial(make, family, pooling, activation, looks_up),
+        )
+    )
+
+
+@pytest.fixture(scope="session")
 def tiny_reranker(made_once, tiny_cross_encoder) -> Callable[[str], Path]:
     """A family's tiny cross-encoder, exported once."""
 

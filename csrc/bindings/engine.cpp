@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "engine/vocabulary.h"
 #include "isa_list.h"
 
 namespace py = pybind11;
@@ -32,6 +33,26 @@ T one_of(const std::string& name, const char* what, std::vector<std::pair<const 
     if (name == key) return value;
   }
   throw py::value_error("unknown " + std::string(what) + " '" + name + "'");
+}
+
+Precision precision_of(const std::string& name) {
+  return one_of<Precision>(
+      name, "precision",
+      {{"fp32", Precision::float32}, {"bf16", Precision::bfloat16}, {"int8", Precision::int8}});
+}
+
+Activation activation_of(const std::string& name) {
+  return one_of<Activation>(name, "activation",
+                            {{"gelu", Activation::gelu},
+                             {"gelu_tanh", Activation::gelu_tanh},
+                             {"silu", Activation::silu},
+                             {"relu", Activation::relu}});
+}
+
+const Isa& isa_of(const std::string& instruction_set) {
+  const Isa* isa = find_isa(instruction_set.c_str());
+  if (isa == nullptr) throw py::value_error("this processor has no " + instruction_set);
+  return *isa;
 }
 
 const float* checked(const Floats& array, std::vector<std::int64_t> shape, const char* name) {
@@ -69,14 +90,8 @@ class BoundEncoder {
       throw py::value_error("words and positions must have two dimensions");
     }
     Config c{};
-    c.precision = one_of<Precision>(
-        precision, "precision",
-        {{"fp32", Precision::float32}, {"bf16", Precision::bfloat16}, {"int8", Precision::int8}});
-    c.activation = one_of<Activation>(activation, "activation",
-                                      {{"gelu", Activation::gelu},
-                                       {"gelu_tanh", Activation::gelu_tanh},
-                                       {"silu", Activation::silu},
-                                       {"relu", Activation::relu}});
+    c.precision = precision_of(precision);
+    c.activation = activation_of(activation);
     c.heads = heads, c.key_heads = key_heads, c.size = size, c.inner = inner;
     c.scale = scale, c.word_scale = word_scale, c.epsilon = epsilon;
     c.gated = gated, c.pre_norm = pre_norm, c.raw = raw, c.centred = centred, c.causal = causal;
@@ -106,9 +121,8 @@ class BoundEncoder {
     if (relative) e.relative = checked(*relative, {heads, 2 * c.positions - 1}, "relative");
     if (raw && projection) throw py::value_error("raw embeddings are not projected");
     if (projection) e.projection = weight_of(*projection, c.embedded, c.hidden, "projection");
-    const Isa* isa = find_isa(instruction_set.c_str());
-    if (isa == nullptr) throw py::value_error("this processor has no " + instruction_set);
-    return std::make_unique<BoundEncoder>(words, std::make_unique<Encoder>(c, *isa, e));
+    const Isa& isa = isa_of(instruction_set);
+    return std::make_unique<BoundEncoder>(words, std::make_unique<Encoder>(c, isa, e));
   }
 
   void add_layer(const Pair& query_key_value, const Pair& attention_out, const Pair& attention_norm,
@@ -236,6 +250,46 @@ class BoundEncoder {
   std::unique_ptr<Encoder> encoder_;
 };
 
+std::unique_ptr<VocabularyHead> make_head(const std::string& precision,
+                                          const std::string& activation, float epsilon,
+                                          const Pair& dense, const Pair& norm, const Pair& decoder,
+                                          const std::string& instruction_set) {
+  if (dense.first.ndim() != 2 || decoder.first.ndim() != 2) {
+    throw py::value_error("dense and decoder must have two dimensions");
+  }
+  const std::int64_t hidden = dense.first.shape(0), embedded = dense.first.shape(1);
+  const Weight in = weight_of(dense, hidden, embedded, "dense");
+  const Weight out = weight_of(decoder, embedded, decoder.first.shape(1), "decoder");
+  const Norm scales{checked(norm.first, {embedded}, "norm"),
+                    checked(norm.second, {embedded}, "norm"), true};
+  const Isa& isa = isa_of(instruction_set);
+  py::gil_scoped_release release;
+  return std::make_unique<VocabularyHead>(isa, precision_of(precision), activation_of(activation),
+                                          epsilon, in, scales, out);
+}
+
+Floats weigh_words(const VocabularyHead& head, const Floats& tokens, const Ids& offsets,
+                   const std::string& pooling, bool twice, int threads, int spins) {
+  if (tokens.ndim() != 2 || tokens.shape(1) != head.hidden() || offsets.ndim() != 1) {
+    throw py::value_error("tokens must be [n, " + std::to_string(head.hidden()) + "]");
+  }
+  const std::int64_t *first = offsets.data(), *end = first + offsets.shape(0);
+  const auto empty = [](std::int64_t a, std::int64_t b) { return a >= b; };
+  if (first == end || *first < 0 || end[-1] > tokens.shape(0) ||
+      std::adjacent_find(first, end, empty) != end) {
+    throw py::value_error("offsets must rise from 0 to the number of tokens at most");
+  }
+  if (threads < 1 || spins < 0) throw py::value_error("threads and spins must be positive");
+  const Weighing weighing{
+      one_of<bool>(pooling, "pooling of words", {{"max", false}, {"sum", true}}), twice};
+  const std::int64_t count = end - first - 1;
+  Floats out({py::ssize_t(count), py::ssize_t(head.words())});
+  float* data = out.mutable_data();
+  py::gil_scoped_release release;
+  if (count > 0) head.run(tokens.data(), first, count, weighing, threads, spins, data);
+  return out;
+}
+
 }  // namespace
 
 void bind_engine(py::module_& m) {
@@ -268,4 +322,12 @@ void bind_engine(py::module_& m) {
            "Encode rows that are padded on the right: float32 [rows, H], or [tokens, H]. 2 in the "
            "mask marks last tokens that attend to those marked 1, and to which none attends.")
       .def_property_readonly("hidden", &BoundEncoder::hidden);
+  py::class_<VocabularyHead>(m, "NativeVocabulary", py::module_local(),
+                             "The head of a masked language model, pooled over tokens.")
+      .def(py::init(&make_head), py::kw_only(), py::arg("precision"), py::arg("activation"),
+           py::arg("epsilon"), py::arg("dense"), py::arg("norm"), py::arg("decoder"),
+           py::arg("instruction_set") = "")
+      .def("run", &weigh_words, py::arg("tokens"), py::arg("offsets"), py::kw_only(),
+           py::arg("pooling"), py::arg("twice"), py::arg("threads"), py::arg("spins"),
+           "Weigh the words of each text: float32 [texts, words].");
 }

@@ -25,6 +25,7 @@ from mirror_rt.inference.providers import NATIVE
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.late_interaction.encoder import MultiVectorEncoder
 from mirror_rt.reranking.reranker import Reranker
+from mirror_rt.sparse.sparse_encoder import SparseEncoder
 
 logger = logging.getLogger("mirror_export")
 
@@ -71,7 +72,7 @@ def _compared(traced: Traced, name: str, variant: Variant) -> tuple[Variant, Par
     if native:
         provider = NATIVE
         options = dataclasses.replace(options, providers=NATIVE, variant=name)
-    exported: Encoder | Reranker | MultiVectorEncoder
+    exported: Encoder | Reranker | SparseEncoder | MultiVectorEncoder
     if traced.scores is not None:
         exported = Reranker(described, options)
         report = compare_scores(traced.scores, exported, traced.texts)
@@ -80,6 +81,9 @@ def _compared(traced: Traced, name: str, variant: Variant) -> tuple[Variant, Par
         exported = MultiVectorEncoder(described, options)
         gate = GATES[variant.precision]
         report = compare_tokens(traced.tokens, exported.encoder, traced.texts, gate)
+    elif traced.words is not None:
+        exported = SparseEncoder(described, options)
+        report = compare(traced.words, exported, traced.texts, GATES[variant.precision])
     else:
         exported = Encoder(described, options)
         report = compare(traced.vectors, exported, traced.texts, GATES[variant.precision])

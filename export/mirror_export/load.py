@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirror_export.config import KINDS, ExportConfig
+from mirror_export.words import Words
 from mirror_rt import Manifest
 from mirror_rt.bundle.classifier import Head as PairHead
 from mirror_rt.bundle.classifier import head_of
@@ -42,6 +43,7 @@ class Loaded:
         manifest: that of the bundle, without its variants and files.
         scores: the own head of a cross-encoder; None for an encoder.
         layers: those of a late-interaction model behind its tokens; None for any other.
+        words: the own head of a sparse encoder; None for any other.
     """
 
     config: ExportConfig
@@ -50,6 +52,7 @@ class Loaded:
     manifest: Manifest
     scores: ScoreHead | None
     layers: Projection | None = None
+    words: Words | None = None
 
 
 def wanted_variants(config: ExportConfig) -> list[str]:
@@ -88,7 +91,10 @@ def load(config: ExportConfig) -> Loaded:
         return _load_late(config, pretrained)
     own = None if pretrained.classifier is None else _read_head(pretrained)
     scores = None if own is None else ScoreHead(own.described, pack_layers(own.weights))
-    head = _head(pretrained, config, None if own is None else own.pooling)
+    sparse = config.pooling == "auto" and pretrained.description.kind == "SparseEncoder"
+    words = Words.read(pretrained) if sparse else None
+    read = "max" if words is not None else None if own is None else own.pooling
+    head = _head(pretrained, config, read)
     if (manifest := pretrained.description.manifest) is not None:
         manifest.verify(pretrained.folder)  # or its provenance would not be that of the weights
     else:
@@ -106,7 +112,11 @@ def load(config: ExportConfig) -> Loaded:
         **made_now(),
         format="mirror_rt bundle" if scores is None else "mirror_rt cross-encoder",
     )
-    return Loaded(config, pretrained, head, manifest, scores)
+    if words is not None:
+        manifest = dataclasses.replace(
+            manifest, words=words.layers, space=None, format="mirror_rt sparse encoder"
+        )
+    return Loaded(config, pretrained, head, manifest, scores, words)
 
 
 def _load_late(config: ExportConfig, pretrained: Pretrained) -> Loaded:
@@ -143,11 +153,12 @@ def _read_head(pretrained: Pretrained) -> PairHead:
 def _head(pretrained: Pretrained, config: ExportConfig, read: PoolingMode | None) -> Head:
     """Return the head to export: the folder's declared one, or the requested pooling alone.
 
-    Of a cross-encoder it is the pooling that its own head reads; None of an encoder.
+    Of a cross-encoder `read` is the pooling that its own head reads, of a sparse encoder, whose
+    head reads the vectors of tokens, any; None of an encoder.
     """
     if read is not None:
         if config.truncate_dim is not None or config.parity_pairs is not None:
-            raise ConfigError("truncate_dim and parity_pairs are for encoders, not cross-encoders")
+            raise ConfigError("truncate_dim and parity_pairs are for encoders of dense vectors")
         return Head([read], normalize=False)
     asked = None if config.pooling == "auto" else Head([config.pooling])
     head = asked or declared_head(pretrained.description)
@@ -176,9 +187,10 @@ def _vector_space(pretrained: Pretrained, head: Head) -> str:
 def _of_foreign(pretrained: Pretrained, head: Head) -> Manifest:
     settings = pretrained.description
     with as_model_error():
-        settings.check_kind(
-            "SentenceTransformer" if pretrained.classifier is None else "CrossEncoder"
-        )
+        if settings.kind != "SparseEncoder":  # which was checked where its head was read
+            settings.check_kind(
+                "SentenceTransformer" if pretrained.classifier is None else "CrossEncoder"
+            )
     return Manifest(
         dimension=pretrained.dimension,
         max_length=pretrained.max_length,

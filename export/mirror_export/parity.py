@@ -19,6 +19,7 @@ from mirror_rt.late_interaction.token_encoder import TokenEncoder
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline
 from mirror_rt.reranking.reranker import Reranker
+from mirror_rt.sparse.sparse_encoder import SparseEncoder
 from mirror_rt.tokens.pairs import Pair
 from mirror_rt.tokens.tokenization import TextTokenizer
 from mirror_rt.tokens.windows import text_windows
@@ -142,7 +143,10 @@ def encode_compared(
 
 
 def compare(
-    expected: Vectors, exported: BatchEncoder, texts: list[str], gate: Gate = GATES["fp32"]
+    expected: Vectors,
+    exported: BatchEncoder | SparseEncoder,
+    texts: list[str],
+    gate: Gate = GATES["fp32"],
 ) -> ParityReport:
     """Compare the vectors that `exported` gives with `expected`, unit, float32 [n, D]."""
     found = encode_compared(exported.pipeline, texts, normalize_embeddings=True, errors="nan")

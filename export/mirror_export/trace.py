@@ -17,6 +17,7 @@ from mirror_export.graph.torch_export import export_graph
 from mirror_export.graph.weight_table import ModuleWeights, table_of
 from mirror_export.load import Loaded
 from mirror_export.parity import encode_compared, encode_tokens, parity_pairs, parity_texts
+from mirror_export.words import torch_weights
 from mirror_rt import Manifest
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.families import FAMILIES, family_of, takes_token_types
@@ -55,6 +56,7 @@ class Traced:
         scores: PyTorch's logits of the pairs, float32 [n, C]; None of an encoder.
         tokens: of a late-interaction model PyTorch's vectors of the tokens of the texts, as queries
             and then as documents; None of any other.
+        words: PyTorch's unit vectors of a sparse encoder, float32 [n, V]; None of any other.
         pairs: text pairs with human scores; None if none were given.
         spearman: Spearman's correlation of PyTorch's cosines with those scores.
     """
@@ -67,6 +69,7 @@ class Traced:
     vectors: Vectors
     scores: Vectors | None = None
     tokens: list[Vectors] | None = None
+    words: Vectors | None = None
     pairs: ScoredPairs | None = None
     spearman: float | None = None
 
@@ -99,7 +102,9 @@ def trace(loaded: Loaded, folder: Path) -> Traced:
     _tell_of_missing_fusion(pretrained, graph["fused"])
     tokenizer = pretrained.text_tokenizer(manifest.max_length, copy=False)
     texts: list[Any] = loaded.config.parity_texts or parity_texts(tokenizer, manifest.language)
-    scores, spearman, tokens = None, None, None
+    scores, tokens, words, spearman = None, None, None, None
+    if loaded.words is not None:
+        words = torch_weights(pretrained, loaded.words, tokenizer, texts)
     if pretrained.classifier is None:
         encoder = TorchEncoder(
             pretrained,
@@ -119,8 +124,9 @@ def trace(loaded: Loaded, folder: Path) -> Traced:
     for parameter in pretrained.model.parameters():
         parameter.data = parameter.data.new_empty(0)  # the exporter's rules would keep them alive
     return Traced(
-        loaded.config, folder, manifest, graph, texts, vectors, scores, tokens, pairs, spearman
-    )
+        loaded.config, folder, manifest, graph, texts, vectors, scores, tokens, words, pairs,
+        spearman,
+    )  # fmt: skip
 
 
 class TorchTokens(PooledModel):
@@ -170,6 +176,10 @@ def _write_companions(loaded: Loaded, folder: Path) -> None:
         loaded.scores.write(folder)
     if loaded.scores is not None or loaded.layers is not None:
         config.save_pretrained(folder)
+        return
+    if loaded.words is not None:
+        config.save_pretrained(folder)
+        loaded.words.write(folder)
         return
     config.architectures = [type(pretrained.model).__name__]  # without task layers
     config.save_pretrained(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,10 +13,11 @@ from mirror_rt.bundle.manifest import POOLING_MODES, PoolingMode
 from mirror_rt.errors import BundleError
 from mirror_rt.io.atomic import write_json
 from mirror_rt.io.limits import DECLARED
-from mirror_rt.schema import InnerFolder, build
+from mirror_rt.schema import InnerFolder, InnerPath, build
 
 MODULES = "modules.json"
 METADATA = "artifact.metadata"  # of Stanford's ColBERT
+ROUTER = "router_config.json"
 _LIBRARY = "sentence_transformers."
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
@@ -27,7 +28,8 @@ _TEXT_OPTIONS = tuple(
 )
 # The modules whose configuration is read: by their names, and that of the ledger's table.
 _CONFIGURED = {"Pooling": "Pooling", "Dense": "Dense", "LogitScore": "LogitScore",
-               "MultiVectorMask": "MultiVectorMask",
+               "MultiVectorMask": "MultiVectorMask", "SpladePooling": "SpladePooling",
+               "SparseStaticEmbedding": "SparseStaticEmbedding",
                "mirror_train.glow.Flow": "Flow"}  # fmt: skip
 # Modules of other libraries that are the same as one of it.
 _ALIASES = {"pylate.models.Dense.Dense": f"{_LIBRARY}models.Dense"}
@@ -58,8 +60,39 @@ def whole(value: Any) -> int | None:
     return value if fits else None
 
 
-def read_modules(folder: Path) -> list[Module]:
-    """Read modules.json, and the configurations of its modules; there are none without it."""
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """The content of router_config.json: the modules of queries and of documents.
+
+    Attributes:
+        types: maps the folder of each module to its class.
+        structure: maps a route to the folders of its modules.
+        parameters: of the library; `default_route` is the one of texts of neither kind.
+    """
+
+    types: dict[InnerPath, str]
+    structure: dict[str, list[InnerPath]]
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+def read_routes(folder: Path) -> Routes | None:
+    """Read router_config.json of sentence-transformers' Router; None without it."""
+    path = folder / ROUTER
+    if not path.exists():
+        return None
+    with naming(path):
+        routes: Routes = build(Routes, read_declared(path).values)
+        for route, names in routes.structure.items():
+            if not names or not {*names} <= routes.types.keys():
+                raise ValueError(f"structure has the route {route!r} of modules without types")
+    return routes
+
+
+def read_modules(folder: Path, route: str | None = None) -> list[Module]:
+    """Read modules.json, and the configurations of its modules; there are none without it.
+
+    With a `route`, a Router that is alone stands for the modules of that route.
+    """
     path = folder / MODULES
     if not path.exists():
         return []
@@ -68,6 +101,8 @@ def read_modules(folder: Path) -> list[Module]:
         entries: list[_Entry] = build(list[_Entry], values)
     if not entries:
         raise BundleError(f"{path} is not a list of modules: it is empty")
+    if route is not None and len(entries) == 1 and (routes := read_routes(folder)) is not None:
+        entries = [_Entry(routes.types[name], name) for name in routes.structure.get(route, ())]
     kinds = [_ALIASES.get(one.type, one.type) for one in entries]
     names = [kind.rpartition(".")[2] if kind.startswith(_LIBRARY) else kind for kind in kinds]
     places = [folder / one.path for one in entries]

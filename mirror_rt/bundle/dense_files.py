@@ -38,8 +38,7 @@ def declared_layers(described: ModelDescription, size: int) -> VectorLayers:
     A last normalisation is none of them: both forms of a vector are useful. BundleError names a
     module that is not applied here, or does not fit the one before.
     """
-    manifest = described.manifest
-    if manifest is not None and (manifest.scores is not None or manifest.tokens is not None):
+    if (made := described.manifest) is not None and made.has_own_head:
         return VectorLayers([], size)
     layers = list[tuple[ScoreLayer, Module] | None]()
     for module in described.layers if described.modules else ():

@@ -26,13 +26,14 @@ from mirror_rt.bundle.declarations import (
     read_text_options,
     read_truncate_dim,
     token_of,
+    whole,
 )
 from mirror_rt.bundle.declared_keys import NOTHING, read_declared, refuse
 from mirror_rt.bundle.manifest import BUNDLES, Format, Layout, Manifest, PoolingMode
 from mirror_rt.errors import BundleError
 from mirror_rt.tokens.settings import TokenizerSettings
 
-ModelKind = Literal["SentenceTransformer", "CrossEncoder"]
+ModelKind = Literal["SentenceTransformer", "CrossEncoder", "SparseEncoder"]
 
 ADAPTER = "adapter_config.json"
 STORED: tuple[Format, ...] = ("mirror_rt encoder", *BUNDLES)
@@ -60,6 +61,7 @@ class ModelDescription:
         default_prompt_name: name of the prompt used where the caller names none; None for none.
         similarity: cosine, dot, euclidean or manhattan.
         truncate_dim: number of dimensions to keep; None for all.
+        active: of a sparse encoder, most words of a vector; None for all.
         activation: of a cross-encoder, the class of torch that makes scores; None for the default.
         config: the used keys of config.json.
         token_options: the settings of a late-interaction model for queries and documents, by name.
@@ -83,6 +85,7 @@ class ModelDescription:
     default_prompt_name: str | None
     similarity: str
     truncate_dim: int | None
+    active: int | None
     activation: str | None
     config: Mapping[str, Any]
     token_options: Mapping[str, Any]
@@ -188,6 +191,7 @@ def describe_folder(
     manifest: Manifest | None = None,
     formats: tuple[Format, ...] = STORED,
     allowed: Collection[str] = (),
+    route: str | None = None,
 ) -> ModelDescription:
     """Read what a model's folder declares, each file once.
 
@@ -198,13 +202,14 @@ def describe_folder(
         formats: the formats that mirror.json may have.
         allowed: refused keys that the caller may follow, such as `auto_map`. Nothing is refused in
             a bundle, whose graph and tokenizer.json are all that counts.
+        route: of a Router, the route that is described: `query` or `document`.
 
     Raises:
         BundleError: a file is damaged, or has a key that is refused.
     """
     if manifest is None and (folder / Layout.manifest).exists():
         manifest = Manifest.read(folder, formats)
-    modules = read_modules(folder)
+    modules = read_modules(folder, route)
     nested = modules and not (folder / "config.json").is_file()
     place = modules[0].folder if nested else folder
     settings = read_declared(folder / "config_sentence_transformers.json")
@@ -237,6 +242,7 @@ def describe_folder(
         default_prompt_name=default,
         similarity=settings.text("similarity_fn_name") or "cosine",
         truncate_dim=read_truncate_dim(settings),
+        active=whole(settings.values.get("max_active_dims")),
         activation=settings.text("activation_fn"),
         config=config.values,
         token_options=settings.values | texts.values | metadata.values if late else {},

@@ -12,6 +12,7 @@ from mirror_rt.bundle.file_records import FileRecord, damage_of, verify
 from mirror_rt.bundle.json_document import read_document, read_json
 from mirror_rt.bundle.score_layers import ScoreLayers
 from mirror_rt.bundle.token_vectors import TokenVectors
+from mirror_rt.bundle.word_layers import WordLayers
 from mirror_rt.errors import BundleError
 from mirror_rt.io.atomic import sha256
 from mirror_rt.schema import Digest, InnerPath, Rule, at_most, between, build
@@ -32,26 +33,29 @@ Target = Literal["cpu", "cuda", "native", "static"]
 # `ONNX files` are those of other publishers, whose manifest is made in memory (onnx_files.py).
 # `static files` are those of model2vec and sentence-transformers (static_files.py).
 # `safetensors files` are those of transformers and sentence-transformers (checkpoint_files.py).
-# A cross-encoder, and a late-interaction model, have formats of their own, so that every version
-# that makes vectors refuses them.
+# Other models than encoders of dense vectors have formats of their own, so that every version that
+# makes such vectors refuses them.
 Format = Literal[
     "mirror_rt encoder",
     "mirror_rt bundle",
     "mirror_rt cross-encoder",
     "mirror_rt multi-vector encoder",
+    "mirror_rt sparse encoder",
     "ONNX files",
     "static files",
     "safetensors files",
 ]
 _PAIRS: Format = "mirror_rt cross-encoder"
+WORDS: Format = "mirror_rt sparse encoder"
 LATE: Format = "mirror_rt multi-vector encoder"
-BUNDLES: tuple[Format, ...] = ("mirror_rt bundle", _PAIRS, LATE)
+BUNDLES: tuple[Format, ...] = ("mirror_rt bundle", _PAIRS, WORDS, LATE)
 
 # Advice for each format that is not the expected one.
 _HINTS = {
     "mirror_rt encoder": "export it first: mirror-rt export {} --out BUNDLE",
     "mirror_rt bundle": "it makes vectors of texts: mirror_rt.Encoder.load takes it",
     LATE: "it makes a vector of each token: mirror_rt.MultiVectorEncoder.load takes it",
+    WORDS: "it weighs words: mirror_rt.SparseEncoder.load takes it",
     _PAIRS: "it scores pairs of texts: mirror_rt.Reranker.load takes it",
 }
 
@@ -85,6 +89,8 @@ class Layout:
     heads = "heads/heads.json"  # optional, see mirror_rt.heads.task_heads
     projection = "heads/projection.npy"  # of a late-interaction model, see late_interaction
     scores = "heads/scores.npy"  # of a cross-encoder, see mirror_rt.reranking.score_head
+    words = "heads/words.safetensors"  # of a sparse encoder, see mirror_rt.sparse.word_head
+    queries = "heads/queries.safetensors"  # of one whose queries are looked up in a table
 
     @staticmethod
     def mapped(graph: str) -> str:
@@ -165,6 +171,8 @@ class Manifest:
         scores: head of a cross-encoder, which makes scores of the vectors of pairs; None for an
             encoder of texts.
         tokens: how a late-interaction model makes vectors of tokens; None for any other.
+        words: head of a sparse encoder, which makes weights of words of the vectors of tokens;
+            None for an encoder of dense vectors.
         variants: name -> graph (`fp32`, `int8`, `fp16-cuda` ...); none in a tuned folder.
         native: the weights that the native engine takes of the fp32 graph; None if it takes none.
         files: path inside the folder -> FileRecord.
@@ -190,6 +198,7 @@ class Manifest:
     default_prompt_name: str | None = None
     scores: ScoreLayers | None = None
     tokens: TokenVectors | None = None
+    words: WordLayers | None = None
     variants: dict[str, Variant] = field(default_factory=dict)
     native: WeightTable | None = None
     generator: str = ""
@@ -243,10 +252,9 @@ class Manifest:
             parts = [part for v in self.variants.values() for part in (v.file, v.weights) if part]
             if self.native is not None:
                 parts.append(self.native.file)
-            if (self.scores is not None) != (self.format == _PAIRS):
-                raise ValueError(f"format is {self.format!r}, and only a cross-encoder has scores")
-            if (self.tokens is not None) != (self.format == LATE):
-                raise ValueError(f"format is {self.format!r}, and only {LATE!r} has tokens")
+            for name, kind in (("scores", _PAIRS), ("words", WORDS), ("tokens", LATE)):
+                if (getattr(self, name) is not None) != (self.format == kind):
+                    raise ValueError(f"format is {self.format!r}, and only {kind!r} has {name}")
             if self.tokens is not None:
                 if problem := self.tokens.problem(self.dimension, self.max_length):
                     raise ValueError(problem)
@@ -255,9 +263,17 @@ class Manifest:
                 if problem := self.scores.problem(self.dimension):
                     raise ValueError(problem)
                 parts.append(Layout.scores)
+            if self.words is not None:
+                looked_up = self.words.query_length is not None
+                parts += [Layout.words, *([Layout.queries] if looked_up else [])]
             for required in (*parts, self.tokenizer):
                 if required not in self.files:
                     raise ValueError(f"files has no record of {required}")
+
+    @property
+    def has_own_head(self) -> bool:
+        """Tell whether a head of its own follows the vectors, in the place of declared layers."""
+        return any(part is not None for part in (self.scores, self.words, self.tokens))
 
     @property
     def is_static(self) -> bool:

@@ -21,6 +21,7 @@ from mirror_rt.plugins import load_plugins
 _TAGS = ["feature-extraction", "onnx", "onnxruntime", "sentence-embeddings"]
 _TAGS_OF_PAIRS = ["cross-encoder", "onnx", "reranker"]
 _TAGS_OF_TOKENS = ["colbert", "late-interaction", "multi-vector", "onnx"]
+_TAGS_OF_WORDS = ["onnx", "sparse-encoder", "splade"]
 _PAPER = "[Mirror-BERT](https://aclanthology.org/2021.emnlp-main.109/)"
 # Of recipes that name no system, see `_system`; others are in the tables of installed packages.
 _UNNAMED = {
@@ -39,6 +40,11 @@ _PARITY = {
 _RERANKING = (
     "```python\nfrom mirror_rt import Reranker\n\nreranker = Reranker.load({})\n"
     'ranking = reranker.rank("a query", ["one document", "another"])\n```'
+)
+_WEIGHING = (
+    "```python\nfrom mirror_rt import SparseEncoder\n\nencoder = SparseEncoder.load({})\n"
+    'query = encoder.encode_query("a query")\n'
+    'documents = encoder.encode_document(["one document", "another"])\n```'
 )
 
 
@@ -96,9 +102,6 @@ def pack_card(manifests: dict[str, Manifest], name: str) -> str:
 def _front_matter(manifests: Iterable[Manifest]) -> str:
     manifests = list(manifests)
     pairs = any(manifest.scores for manifest in manifests)
-    tags = sorted({*_TAGS, *filter(None, map(_system, manifests))})
-    if pairs or any(manifest.tokens for manifest in manifests):
-        tags = _TAGS_OF_PAIRS if pairs else _TAGS_OF_TOKENS
     licences = {_licence(manifest) for manifest in manifests}
     data = hub_library("a model card").ModelCardData(
         language=_one_or_all({code for m in manifests if (code := _language_code(m))}),
@@ -113,9 +116,19 @@ def _front_matter(manifests: Iterable[Manifest]) -> str:
         ),
         library_name="mirror_rt",
         pipeline_tag="text-ranking" if pairs else "sentence-similarity",
-        tags=tags,
+        tags=_tags(manifests),
     )
     return f"---\n{data.to_yaml()}\n---"
+
+
+def _tags(manifests: list[Manifest]) -> list[str]:
+    if any(manifest.scores for manifest in manifests):
+        return _TAGS_OF_PAIRS
+    if any(manifest.words for manifest in manifests):
+        return _TAGS_OF_WORDS
+    if any(manifest.tokens for manifest in manifests):
+        return _TAGS_OF_TOKENS
+    return sorted({*_TAGS, *filter(None, map(_system, manifests))})
 
 
 def _system(manifest: Manifest) -> str | None:
@@ -183,6 +196,12 @@ def _introduction(manifest: Manifest) -> str:
             f"vectors that mirror_rt projects; queries may have {tokens.query.max_length} tokens, "
             f"documents {tokens.document.max_length}."
         )
+    if words := manifest.words:
+        return (
+            f"A sparse encoder: strings in, weights of {words.size} words out, most of them 0. "
+            f"{_base(manifest)}, {tuned}. The ONNX graph gives vectors of tokens, of which "
+            f"mirror_rt makes the weights; texts may have {manifest.max_length} tokens."
+        )
     made = f"A text encoder: strings in, vectors of {manifest.dimension} dimensions out. "
     if parts := " or ".join(map(str, manifest.matryoshka)):
         made += f"The first {parts} stand alone, too: `encode(texts, truncate_dim=N)`. "
@@ -206,6 +225,8 @@ def _usage(manifest: Manifest, name: str | None) -> str:
         return "\n\n".join([*parts, _RERANKING.format(json.dumps(name or folder))])
     if manifest.tokens:
         return "\n\n".join([*parts, _LATE.format(json.dumps(name or folder))])
+    if manifest.words:
+        return "\n\n".join([*parts, _WEIGHING.format(json.dumps(name or folder))])
     parts += [
         "With mirror_rt (neither torch nor transformers is needed):",
         _python_usage(name or folder),

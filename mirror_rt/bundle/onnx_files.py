@@ -32,6 +32,7 @@ from mirror_rt.bundle.late_interaction import describe_late_interaction
 from mirror_rt.bundle.manifest import (
     BUNDLES,
     LATE,
+    WORDS,
     Format,
     Layout,
     Manifest,
@@ -40,6 +41,7 @@ from mirror_rt.bundle.manifest import (
     declared_format,
 )
 from mirror_rt.bundle.plain_manifest import PoolingChoice, describe_plain
+from mirror_rt.bundle.sparse_files import DOCUMENT, describe_sparse
 from mirror_rt.bundle.static_files import FILES, describe_static
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.tokens.settings import TokenizerSettings
@@ -48,7 +50,8 @@ from mirror_rt.tokens.settings import TokenizerSettings
 _DEFAULTS = ("onnx/model.onnx", "model.onnx", "onnx/model_optimized.onnx", "model_optimized.onnx")
 _OTHERS = ("onnx/model_{}.onnx", "model_{}.onnx")
 # Of the modules, the tokenizer and the settings; and the weights of modules.
-_DESCRIPTIONS = ("*.json", METADATA, "*/config.json", "*_Dense/model.safetensors")
+_DESCRIPTIONS = ("*.json", METADATA, "*/config.json", "*_Dense/model.safetensors",
+                 "*_SparseStaticEmbedding/model.safetensors")  # fmt: skip
 # Names of graphs that are in float32 although their weights or operators were changed.
 _SINGLE = ("fp32", "optimized", "O1", "O2", "O3")
 
@@ -86,6 +89,10 @@ def describe_bundle(
     if described.manifest is not None and (not tuned or TUNED in formats):
         return described
     texts = "mirror_rt bundle" in formats
+    if WORDS in formats and (described.kind == "SparseEncoder" or len(formats) == 1):
+        return describe_sparse(folder)
+    if described.kind == "SparseEncoder":
+        raise BundleError(f"{folder} weighs words: mirror_rt.SparseEncoder.load takes it")
     if described.is_static and texts:
         manifest = describe_static(described)
         return dataclasses.replace(described, manifest=manifest, tokenizer=TokenizerSettings())
@@ -136,6 +143,13 @@ def scores_pairs(folder: Path) -> bool:
     )
 
 
+def weighs_words(folder: Path) -> bool:
+    """Return whether a folder is that of a sparse encoder: a bundle, or files of others."""
+    if declared_format(folder) in BUNDLES:
+        return declared_format(folder) == WORDS
+    return describe_folder(folder).kind == "SparseEncoder"
+
+
 def onnx_variants(folder: Path) -> dict[str, Variant]:
     """Return name -> graph of the ONNX files in a folder, the default first.
 
@@ -164,8 +178,10 @@ def download_files(
         return repository.download([*_DESCRIPTIONS, *files])
 
     folder = fetch()
-    if describe_folder(folder).is_static:
+    described = describe_folder(folder)
+    if described.is_static:
         return fetch(*FILES)
+    weights = weights or described.kind == "SparseEncoder"  # which no graph of others is
     if weights and (found := _fetch_checkpoint(fetch)) is not None:
         return found
     for variant in [None] if variants is None else variants:
@@ -192,10 +208,10 @@ def download_files(
 def _fetch_checkpoint(fetch: Callable[..., Path]) -> Path | None:
     """Fetch the weights in safetensors and the files beside them; None where there are none."""
     folder = fetch()
-    place = describe_folder(folder).transformer.relative_to(folder)
+    place = describe_folder(folder, route=DOCUMENT).transformer.relative_to(folder)
     files = [(place / name).as_posix() for name in (WEIGHTS, INDEX, "vocab.txt")]
     folder = fetch(*files)
-    weights = describe_folder(folder).weights
+    weights = describe_folder(folder, route=DOCUMENT).weights
     if weights is not None and weights.name == INDEX:
         shards = [(place / name).as_posix() for name in shards_of(weights)]
         folder = fetch(*files, *map(glob.escape, shards))

@@ -125,6 +125,9 @@ def _output(manifest: Manifest) -> tuple[str, str]:
         dimension = tokens.dimension(manifest.dimension)
         limits = f"{tokens.query.max_length} of a query, {tokens.document.max_length} of a document"
         return "token vectors", f"{dimension} dimensions, at most {limits}"
+    if words := manifest.words:
+        table = "" if words.query_length is None else ", queries by a table"
+        return "words", f"{words.size} words, {words.pooling} of {words.weighing}{table}"
     length = "unit length" if manifest.normalize else "as pooled (normalize: false)"
     parts = f", or its first {' or '.join(map(str, manifest.matryoshka))}"
     dimensions = f"{manifest.dimension} dimensions{parts if manifest.matryoshka else ''}"

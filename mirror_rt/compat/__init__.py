@@ -32,7 +32,7 @@ _ELSEWHERE = {
     "ImageEmbedding": "models here read texts alone",
     **dict.fromkeys(
         ("SparseEncoder", "SparseTextEmbedding"),
-        "a bundle gives dense vectors; quantize_embeddings of mirror_rt makes them small",
+        "SparseEncoder.load of mirror_rt runs sparse encoders",
     ),
     **dict.fromkeys(
         ("MultiVectorEncoder", "LateInteractionTextEmbedding"),

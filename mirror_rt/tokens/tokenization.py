@@ -154,6 +154,10 @@ class TextTokenizer:
                 f"the tokenizer has the token id {largest}, and the table vectors for {size} ids"
             )
 
+    def names_of(self, ids: Sequence[int]) -> list[str]:
+        """Return the tokens of ids, as the vocabulary has them; "" for an id that it has not."""
+        return [self._tokenizer.id_to_token(one) or "" for one in ids]
+
     def texts_of(self, ids: Sequence[list[int]], *, skip_special: bool) -> list[str]:
         """Return the text of each list of token ids, with or without its special tokens."""
         return self._tokenizer.decode_batch(list(ids), skip_special_tokens=skip_special)

@@ -285,7 +285,7 @@ def test_a_damaged_description_is_refused(folder, tmp_path):
 
     layer = ("scores", "layers", 0)
     for change, said in [
-        (changed("scores", value=None), "only a cross-encoder has scores"),
+        (changed("scores", value=None), "only 'mirror_rt cross-encoder' has scores"),
         (changed("format", value="mirror_rt bundle"), "expected 'mirror_rt cross-encoder'"),
         (changed("scores", "labels", value=["a", "b"]), "scores.labels are 2"),
         (changed("scores", "layers", value=[]), "scores.labels are 1"),
@@ -302,5 +302,5 @@ def test_a_damaged_description_is_refused(folder, tmp_path):
     values = Manifest.read(folder, "mirror_rt cross-encoder").to_dict() | {
         "format": "mirror_rt bundle"
     }
-    with pytest.raises(ValueError, match="only a cross-encoder has scores"):
+    with pytest.raises(ValueError, match="only 'mirror_rt cross-encoder' has scores"):
         Manifest.of_values(values)

@@ -36,12 +36,13 @@ def key():
 
 
 @pytest.fixture(scope="session")
-def open_server(bundle, tiny_reranker):
-    """Serves a bundle, also as tiny and by the name of the examples, and a reranker as ranks."""
-    reranker = tiny_reranker("bert")
-    aliases = (f"{MODEL_NAME}={bundle}", f"tiny={MODEL_NAME}", f"ranks={reranker}")
+def open_server(bundle, tiny_reranker, tiny_sparse):
+    """Serves a bundle, also as tiny and by the name of the examples; a reranker; word weights."""
+    reranker, words = tiny_reranker("bert"), tiny_sparse("bert")
+    aliases = (f"{MODEL_NAME}={bundle}", f"tiny={MODEL_NAME}", f"ranks={reranker}",
+               f"words={words}")  # fmt: skip
     options = [word for alias in aliases for word in ("--model-alias", alias)]
-    with running(bundle, reranker, *options) as server:
+    with running(bundle, reranker, words, *options) as server:
         yield server
 
 

@@ -15,14 +15,17 @@ EXAMPLES = os.environ.get("MIRROR_RT_SCHEMA_EXAMPLES", "10")
 
 
 @pytest.mark.full
-def test_every_answer_is_in_the_document(start_server, bundle, tiny_reranker, tmp_path):
+def test_every_answer_is_in_the_document(
+    start_server, bundle, tiny_reranker, tiny_sparse, tmp_path
+):
     """No 5xx; statuses, types and bodies are documented; what the schema forbids is refused.
 
     That what it allows is accepted cannot be: it knows nothing of a model's languages and limits.
     """
-    reranker = tiny_reranker("bert")
-    server = start_server(bundle, reranker, "--model-alias", f"tiny={bundle}",
-                          "--model-alias", f"ranks={reranker}")  # fmt: skip
+    reranker, words = tiny_reranker("bert"), tiny_sparse("bert")
+    server = start_server(bundle, reranker, words, "--model-alias", f"tiny={bundle}",
+                          "--model-alias", f"ranks={reranker}",
+                          "--model-alias", f"words={words}")  # fmt: skip
     # A time that is over is told before a fault of the body that is met later.
     refusals = [400, 401, 404, 408, 413, 415, 422, 429, "5xx"]
     (tmp_path / "schemathesis.toml").write_text(

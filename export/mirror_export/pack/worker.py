@@ -135,9 +135,8 @@ def export_here(config: ExportConfig) -> dict[str, Any]:
 
     error = None
     try:
-        made = export_bundle(config)
-        if made.scores is not None or made.tokens is not None:
-            kind = "cross-encoder" if made.tokens is None else "late-interaction model"
+        if (made := export_bundle(config).format) != "mirror_rt bundle":
+            kind = made.removeprefix("mirror_rt ")
             error = f"it is a {kind}, and a pack holds encoders: export it by itself"
     except (MirrorError, OSError) as problem:
         error = " ".join(str(problem).split())

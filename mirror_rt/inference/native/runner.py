@@ -25,7 +25,7 @@ from mirror_rt.tokens.padding import PaddedBatch
 
 Places = npt.NDArray[np.int32]
 # How often a thread that waits for another looks again before it gives up its processor.
-_SPINS = {"off": 0, "run": 4000, "always": 4000}
+SPINS = {"off": 0, "run": 4000, "always": 4000}
 # The largest table of words of which the engine keeps a copy of its own; one of a model for a
 # hundred languages stays mapped from the file, which several processes then share.
 _KEPT_BYTES = 1 << 27
@@ -52,7 +52,7 @@ class NativeRunner(LoadedGraph):
         self.outputs = ["sentence_embedding", "pooled_embedding", "last_hidden_state"]
         self.devices: list[int | None] = [None]
         self._threads = options.resolved_threads
-        self._spins = _SPINS[options.resolved_spinning]
+        self._spins = SPINS[options.resolved_spinning]
         self._encoder: _core.NativeEncoder | None
         self._head, self._typed = encoder.head, encoder.typed
         self._kernels = kernels_for(precision)

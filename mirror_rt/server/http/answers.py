@@ -15,6 +15,19 @@ TokenVectors = Annotated[
     list[Annotated[list[Vector], Meta(description="A vector for each token.")]],
     Meta(description="A list for each text, in their order."),
 ]
+
+
+class WordWeight(Struct):
+    """One word."""
+
+    index: Annotated[int, Meta(description="The number of the word, its token id.")]
+    value: Annotated[float, Meta(description="Its weight.")]
+
+
+WordWeights = Annotated[
+    list[Annotated[list[WordWeight], Meta(description="The words of one text.")]],
+    Meta(description="A list for each text, in their order."),
+]
 Cosines = Annotated[list[float], Meta(description="A cosine for each of the sentences.")]
 Texts = Annotated[list[str], Meta(description="A text for each list.")]
 Values = dict[str, Any]

@@ -38,15 +38,15 @@ class Call:
         """The seconds that the request still has; Problem 408 if there are none."""
         return self.exchange.timeout(self.config.timeout)
 
-    async def read(self, decode: BodyDecoder[R], *, reranks: bool = False) -> R:
-        """Decode the body, and find the model that it asks for."""
+    async def read(self, decode: BodyDecoder[R], **kind: bool) -> R:
+        """Decode the body, and find the model that it asks for, as `find` does."""
         request = await decode(self.body, self.config)
-        await self.find(request.model, request.lang, reranks=reranks)
+        await self.find(request.model, request.lang, **kind)
         return request
 
-    async def find(self, model: str | None, lang: str | None, *, reranks: bool = False) -> None:
-        """Find a model, and keep it until the answer is sent."""
-        self.service = await self.registry.service(self.exchange, model, lang, reranks=reranks)
+    async def find(self, model: str | None, lang: str | None, **kind: bool) -> None:
+        """Find a model, and keep it until the answer is sent; `kind` is as in `Catalog.find`."""
+        self.service = await self.registry.service(self.exchange, model, lang, **kind)
 
     def items(self, inputs: Inputs | list[str], field: str) -> Items:
         """Check the inputs in a field of the request, and count them for the log."""

@@ -129,7 +129,7 @@ class OfModel(Struct, forbid_unknown_fields=True, kw_only=True):
 
 @of_clients("all")
 class EmbedAllRequest(OfModel, kw_only=True):
-    """A request for a vector of each token."""
+    """A request for a vector of each token, or for the weights of words."""
 
     inputs: Inputs
     truncate: Truncate = None

@@ -30,6 +30,7 @@ from mirror_rt.server.http.pieces import (
     arrays_of,
     begun,
     listed,
+    results_answer,
     rows_of,
     truncated_header,
     vectors_answer,
@@ -37,11 +38,14 @@ from mirror_rt.server.http.pieces import (
 from mirror_rt.server.http.rerank import predict, rerank
 from mirror_rt.server.http.rerank_schemas import PredictRequest, RerankRequest
 from mirror_rt.server.models.service import ModelFacts
+from mirror_rt.sparse.options import SparseOptions
+from mirror_rt.sparse.sparse_encoder import SparseEncoder
 from mirror_rt.vectors.search import cosine_similarity
 from mirror_rt.version import __version__
 
 _embed = BodyDecoder(schemas.EmbedRequest, "inputs", schemas.InputList)
 _embed_all = BodyDecoder(schemas.EmbedAllRequest, "inputs", schemas.InputList)
+_embed_sparse = BodyDecoder(schemas.EmbedAllRequest, "inputs", schemas.InputList)
 _similarity = BodyDecoder(schemas.SimilarityRequest, "inputs.sentences", list[str])
 _tokenize = BodyDecoder(schemas.TokenizeRequest, "inputs", list[str])
 _decode = BodyDecoder(schemas.DecodeRequest, "ids", schemas.IdLists, [0] * 1000)
@@ -53,8 +57,10 @@ _QUERY = re.compile(rb'"query"\s*:')
 @operation(
     TEI, "/", "The same as /embed or /similarity",
     "Answers as /similarity where `inputs` is an object, and else as /embed: Hugging Face's client "
-    "asks here. Where the default model is a reranker, as /rerank or /predict.",
-    (answers.Vectors, answers.Cosines, answers.Ranks, answers.LabelsOfOne, answers.LabelsOfAll),
+    "asks here. Where the default model is a reranker, as /rerank or /predict, and where it is a "
+    "sparse encoder, as /embed_sparse.",
+    (answers.Vectors, answers.WordWeights, answers.Cosines, answers.Ranks, answers.LabelsOfOne,
+     answers.LabelsOfAll),
     about="The answer of the path that is meant.", example=[EMBEDDED],
     request=schemas.EmbedRequest,
     or_requests=(schemas.SimilarityRequest, RerankRequest, PredictRequest),
@@ -63,6 +69,8 @@ _QUERY = re.compile(rb'"query"\s*:')
 async def root(call: Call) -> Answer:
     if call.registry.models.default.reranks:
         return await (rerank if _QUERY.search(call.body) else predict)(call)
+    if call.registry.models.default.words:
+        return await embed_sparse(call)
     found = _INPUTS.search(call.body)
     return await (similarity if found is not None and found[1] == b"{" else embed)(call)
 
@@ -99,6 +107,28 @@ async def embed_all(call: Call) -> Answer:
     options = _options(call, request)
     vectors = call.service.token_vectors(items, call.seconds, options, exchange.times)
     return await begun(arrays_of(vectors, exchange))
+
+
+@operation(
+    TEI, "/embed_sparse", "The weights of words in each text",
+    "Encodes texts or token ids with a sparse encoder: the words of the vocabulary that a text is "
+    "about, in their order, with their weights.",
+    answers.WordWeights, request=schemas.EmbedAllRequest, body={"inputs": [TEXT]},
+    example=[[{"index": 4937, "value": 2.1367}, {"index": 25126, "value": 1.8042}]],
+)  # fmt: skip
+async def embed_sparse(call: Call) -> Answer:
+    request = await call.read(_embed_sparse, words=True)
+    items = call.items(request.inputs, "inputs")
+    check_number(items, "inputs", min(call.config.max_items, call.service.most_texts))
+    encoded = await call.encode(items, **_options(call, request))
+    encoder = cast(SparseEncoder, call.service.loaded)
+
+    def weights(row: int) -> list[dict[str, float]]:
+        (vector,) = encoder.take(encoded.embeddings[row : row + 1], SparseOptions())
+        pairs = zip(vector.indices.tolist(), vector.values.tolist(), strict=True)
+        return [{"index": index, "value": value} for index, value in pairs]
+
+    return results_answer(b"[", weights, None, encoded)
 
 
 @operation(

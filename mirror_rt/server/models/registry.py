@@ -86,15 +86,16 @@ class Registry:
         return SchedulerStatistics() if service is None else service.scheduler.statistics()
 
     async def service(
-        self, exchange: Exchange, model: str | None, lang: str | None, *, reranks: bool = False
+        self, exchange: Exchange, model: str | None, lang: str | None, **kind: bool
     ) -> ModelService:
         """Return the service that a request asks for, and keep its model until the answer is sent.
 
+        `kind` has the keywords of `Catalog.find`.
         Problem 404 or 422 says that there is none, and 503 that it is not ready or not loaded.
         """
         until = None
         while True:
-            found = self.models.find(model, lang, reranks=reranks)
+            found = self.models.find(model, lang, **kind)
             exchange.model = found.name
             self.check_warm()
             now = time.monotonic()

@@ -16,6 +16,9 @@ from mirror_rt.languages.tags import find_language, language_key, need_language
 from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.server.admission.problems import Problem, unusable
 from mirror_rt.server.config import ServerConfig
+from mirror_rt.sparse.sparse_encoder import SparseEncoder
+
+Loaded = Encoder | Reranker | SparseEncoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +51,29 @@ class NamedEncoder:
         created: when it was first there, in seconds since the epoch.
         load: loads the encoder.
         reranks: whether it is a `Reranker`, which gives scores of pairs in place of vectors.
+        words: whether it is a `SparseEncoder`, which gives weights of words.
         bytes: about how much memory it takes then.
     """
 
     name: str
-    encoder: Encoder | Reranker | None
+    encoder: Loaded | None
     language: str | None
     created: int = field(default_factory=lambda: int(time.time()))
-    load: Callable[[], Encoder | Reranker] | None = None
+    load: Callable[[], Loaded] | None = None
     bytes: int = 0
     reranks: bool = False
+    words: bool = False
 
-    def open(self) -> Encoder | Reranker:
+    def open(self) -> Loaded:
         """Return the encoder; load it if it is not loaded."""
         if self.encoder is not None:
             return self.encoder
         assert self.load is not None
         return self.load()
+
+    def gives(self, *, reranks: bool | None, words: bool) -> bool:
+        """Return whether it is of a kind: of any where `reranks` is None."""
+        return reranks is None or (self.reranks, self.words) == (reranks, words)
 
     def __str__(self) -> str:
         return self.name
@@ -168,27 +177,36 @@ class Catalog:
             self.names |= one.names
 
     def find(
-        self, model: str | None, lang: str | None, *, reranks: bool | None = False
+        self,
+        model: str | None,
+        lang: str | None,
+        *,
+        reranks: bool | None = False,
+        words: bool = False,
     ) -> NamedEncoder:
         """Return the model that a request asks for; without a name the first of its kind.
 
-        `reranks` says whether it has to be a reranker (None: it may be one); Problem 422 if it is
-        of the other kind.
+        `reranks` says whether it has to be a reranker (None: it may be any), and `words` whether a
+        sparse encoder; Problem 422 if it is of another kind.
         """
-        found = self._find(model, lang, reranks=reranks)
-        if reranks is not None and found.reranks != reranks:
+        found = self._find(model, lang, reranks=reranks, words=words)
+        if not found.gives(reranks=reranks, words=words):
             is_one, asks = "gives vectors, no scores", "/embed, /v1/embeddings"
             if found.reranks:
                 is_one, asks = "is a reranker, and gives no vectors", "/rerank, /predict"
+            if found.words:
+                is_one, asks = "is a sparse encoder, and gives weights of words", "/embed_sparse"
             why = f"{found.name} {is_one}: ask {asks} ..., or name another model"
             raise Problem(422, why, "wrong_model", "model")
         return found
 
-    def _find(self, model: str | None, lang: str | None, *, reranks: bool | None) -> NamedEncoder:
+    def _find(
+        self, model: str | None, lang: str | None, *, reranks: bool | None, words: bool
+    ) -> NamedEncoder:
         if model is not None and model not in self.names and ANY in self.names:
-            model = ANY if reranks in (None, self.names[ANY].reranks) else None
+            model = ANY if self.names[ANY].gives(reranks=reranks, words=words) else None
         if model is None:
-            kind = [one for one in self.sources if reranks in (None, one.default.reranks)]
+            kind = [one for one in self.sources if one.default.gives(reranks=reranks, words=words)]
             speaking = [one for one in kind if one.speaks(lang)]
             return (speaking or kind or self.sources)[0].find(None, lang)
         for one in self.sources:

@@ -20,7 +20,7 @@ from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.scheduling import BatchReport, RequestTimes, Scheduler, Turns
 from mirror_rt.scheduling.requests import Request, Work
 from mirror_rt.server.config import ServerConfig
-from mirror_rt.server.models.served_models import NamedEncoder
+from mirror_rt.server.models.served_models import Loaded, NamedEncoder
 from mirror_rt.server.monitoring.metrics import ModelMetrics
 from mirror_rt.server.monitoring.recent import Recent
 from mirror_rt.tokens.pairs import Pair
@@ -42,6 +42,9 @@ _LONG_TEXT = 1 << 16
 # Texts from which the server learns how fast the model is: about half of a full run.
 _USUAL_TEXTS = ["a text of as many words as the usual sentence has in most languages"] * 64
 
+# Numbers of the vectors of a run, and of a request; those of sparse encoders have one a word.
+_MOST_NUMBERS = 1 << 26
+
 T = TypeVar("T")
 
 
@@ -61,14 +64,14 @@ class ModelFacts:
     labels: tuple[str, ...]  # of the scores; none if it gives vectors
 
     @classmethod
-    def of(cls, loaded: Encoder | Reranker) -> ModelFacts:
+    def of(cls, loaded: Loaded) -> ModelFacts:
         """Return the facts of a loaded model."""
         manifest = loaded.manifest
         provider = loaded.providers[0].removesuffix("ExecutionProvider")
         return cls(
             provider, loaded.provider_reason, loaded.variant.precision,
             loaded.pipeline.model.dimension, manifest.matryoshka, loaded.max_length,
-            manifest.pooling, manifest.space,
+            "splade" if manifest.words else manifest.pooling, manifest.space,
             [] if isinstance(loaded, Reranker) else list(loaded.prompts.by_name),
             loaded.labels if isinstance(loaded, Reranker) else (),
         )  # fmt: skip
@@ -95,7 +98,7 @@ class ModelService:
             cache.on_find = metrics.count_cached
         self.scheduler = Scheduler(
             self.loaded,
-            token_budget=config.token_budget,
+            token_budget=min(config.token_budget, self.most_texts),
             max_waiting_texts=config.max_waiting_texts,
             max_waiting_tokens=sys.maxsize,  # `max_wait` limits them
             max_wait=config.max_wait,
@@ -166,6 +169,11 @@ class ModelService:
                     )
                 with intake.queue.uncounted(whole):
                     yield found
+
+    @property
+    def most_texts(self) -> int:
+        """Return the most texts whose vectors may be in memory at a time: 256 MB of them."""
+        return max(1, _MOST_NUMBERS // self.facts.dimension)
 
     @property
     def most_characters(self) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mirror_rt.bundle.identity import digest_of
 from mirror_rt.bundle.manifest import BUNDLES
-from mirror_rt.bundle.onnx_files import scores_pairs
+from mirror_rt.bundle.onnx_files import scores_pairs, weighs_words
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.bundle.resolve import FileStates, file_states, name_of
 from mirror_rt.encoding.encoder import Encoder
@@ -22,7 +22,14 @@ from mirror_rt.io.file_states import load_unchanged
 from mirror_rt.languages.tags import language_key, need_language
 from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.server.config import ServerConfig
-from mirror_rt.server.models.served_models import Catalog, Models, NamedEncoder, Source
+from mirror_rt.server.models.served_models import (
+    Catalog,
+    Loaded,
+    Models,
+    NamedEncoder,
+    Source,
+)
+from mirror_rt.sparse.sparse_encoder import SparseEncoder
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -162,26 +169,33 @@ def _model(
     if config.memory_limit is None:
         loaded = _load(folder, config)
         language = language or loaded.manifest.language
-        return NamedEncoder(name, loaded, language, reranks=isinstance(loaded, Reranker))
+        reranks, words = isinstance(loaded, Reranker), isinstance(loaded, SparseEncoder)
+        return NamedEncoder(name, loaded, language, reranks=reranks, words=words)
     manifest = config.load.describe(folder, formats=BUNDLES).bundle
     load = partial(_load, folder, config, digest_of(folder, verified=config.load.verify))
     size = memory_of(folder, manifest, config.load.stored_variant)
     language = language or manifest.language
     reranks = manifest.scores is not None or manifest.tokens is not None
-    return NamedEncoder(name, None, language, load=load, bytes=size, reranks=reranks)
+    return NamedEncoder(
+        name, None, language, load=load, bytes=size, reranks=reranks,
+        words=manifest.words is not None,
+    )  # fmt: skip
 
 
-def _load(folder: Path, config: ServerConfig, digest: str | None = None) -> Encoder | Reranker:
+def _load(folder: Path, config: ServerConfig, digest: str | None = None) -> Loaded:
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder: expected a bundle or a pack")
     began = time.monotonic()
     local = replace(config.load, revision=None, offline=False)  # the folder is local already
 
-    def load() -> Encoder | Reranker:
+    def load() -> Loaded:
         if digest not in (None, digest_of(folder, verified=config.load.verify)):
             raise BundleError(f"{folder} was replaced, and is not loaded again yet")
+        keywords = local.keywords()
+        if weighs_words(folder):
+            return SparseEncoder.load(folder, **keywords)
         kind = Reranker if scores_pairs(folder) else Encoder
-        return kind.load(folder, **local.keywords())
+        return kind.load(folder, **keywords)
 
     loaded = load_unchanged(folder, load, LoadedBundle.close)
     logger.info("loaded %s in %.1f s", folder.name, time.monotonic() - began)

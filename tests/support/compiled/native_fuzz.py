@@ -85,6 +85,33 @@ def fuzz_encoder(core, r: np.random.Generator, isa: str) -> None:
         numbers[-1, 0] = 0
 
 
+def fuzz_vocabulary(core, r: np.random.Generator, isa: str) -> None:
+    """Weigh the words of texts alone and together: the weights are finite, and the same."""
+    hidden, inner, words = (int(r.integers(1, one([20, 70, 300], r, RARE))) for _ in range(3))
+
+    def pair(*shape: int):
+        return tuple(r.normal(size=one).astype(np.float32) for one in (shape, shape[-1:]))
+
+    head = core.NativeVocabulary(
+        precision=str(r.choice(PRECISIONS)),
+        activation=str(r.choice(["gelu", "gelu_tanh", "silu", "relu"])),
+        epsilon=1e-5,
+        dense=pair(hidden, inner),
+        norm=pair(inner),
+        decoder=pair(inner, words),
+        instruction_set=isa,
+    )
+    lengths = r.integers(1, one([4, 20, 160], r, RARE), r.integers(1, 6))
+    offsets = np.cumsum([0, *lengths])
+    tokens = r.normal(size=(offsets[-1], hidden)).astype(np.float32)
+    options = {"pooling": str(r.choice(["max", "sum"])), "twice": bool(r.integers(2)), "spins": 10}
+    together = head.run(tokens, offsets, threads=int(r.integers(1, 4)), **options)
+    assert np.isfinite(together).all(), (hidden, inner, words)
+    alone = [head.run(tokens, offsets[i : i + 2], threads=1, **options)
+             for i in range(len(lengths))]  # fmt: skip
+    assert np.array_equal(together, np.concatenate(alone)), (hidden, inner, words)
+
+
 def fuzz_loss(core, r: np.random.Generator, isa: str) -> None:
     """Compute the steps of the loss and its gradients on two blocks of rows."""
     most = one([(20, 40, 20), (40, 70, 40), (150, 200, 150)], r, RARE)
@@ -158,6 +185,7 @@ def fuzz_shapes(core, count: int, seed: int) -> None:
     """Fuzz each part with each of its instruction sets in turn."""
     parts = [
         *((fuzz_encoder, core.engine_instruction_sets()) for _ in range(3)),
+        (fuzz_vocabulary, core.engine_instruction_sets()),
         (fuzz_loss, core.instruction_sets()),
         (fuzz_search, core.vector_instruction_sets()),
     ]

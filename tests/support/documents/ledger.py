@@ -17,6 +17,8 @@ _NAMES = {
     "Dense": "2_Dense/config.json",
     "MultiVectorMask": "2_MultiVectorMask/config.json",
     "sentence_bert_config.json of tokens": "sentence_bert_config.json of late interaction",
+    "SpladePooling": "1_SpladePooling/config.json",
+    "SparseStaticEmbedding": "query_0_SparseStaticEmbedding/config.json",
     "LogitScore": "1_LogitScore/config.json",
     "Flow": "2_Flow/config.json (of mirror_rt's own)",
 }

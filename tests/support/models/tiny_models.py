@@ -180,16 +180,19 @@ def make_model(
     *,
     seed: int = 0,
     labels: int | None = None,
+    masked: bool = False,
     config: dict[str, object] | None = None,
 ) -> Path:
     """Write a tiny model with random weights, and its tokenizer.
 
-    With `labels` it is a cross-encoder of so many; `config` has more values of its configuration.
+    With `labels` it is a cross-encoder of so many, with `masked` a masked language model; `config`
+    has more values of its configuration.
     """
     import torch
     from transformers import (
         AutoConfig,
         AutoModel,
+        AutoModelForMaskedLM,
         AutoModelForSequenceClassification,
         PreTrainedTokenizerFast,
     )
@@ -218,7 +221,7 @@ def make_model(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         values = size | tiny.config | (config or {})
-        kind = AutoModel
+        kind = AutoModelForMaskedLM if masked else AutoModel
         if labels is not None:
             kind, values["num_labels"] = AutoModelForSequenceClassification, labels
         model = kind.from_config(AutoConfig.for_model(family, **values))

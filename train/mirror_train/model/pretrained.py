@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from mirror_rt.bundle.description import ModelDescription, describe_folder
 from mirror_rt.bundle.families import family_of, positions
+from mirror_rt.bundle.sparse_files import DOCUMENT
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.io.atomic import sha256
 from mirror_rt.tokens.settings import lowercase_first
@@ -171,11 +173,15 @@ class Source:
         """Find a model in a folder, on the hub, or the embedded default, and describe it."""
         root, commit = resolve_model(str(name), revision=revision, offline=offline)
         with as_model_error():
-            description = describe_folder(
+            describe = partial(
+                describe_folder,
                 root,
                 formats=("mirror_rt encoder",),
                 allowed=("auto_map",) if trust_remote_code else (),
             )
+            description = describe()
+            if description.kind == "SparseEncoder":  # its queries may have a way of their own
+                description = describe(route=DOCUMENT)
         return cls(str(name), commit, description, trust_remote_code)
 
     def load(self, *, dropout: float | None = None, classifier: bool = False) -> Pretrained:

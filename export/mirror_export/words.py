@@ -1,0 +1,125 @@
+"""Export a sparse encoder: its encoder becomes a graph, and its head is stored beside it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForMaskedLM
+
+from mirror_export.parity import encode_compared
+from mirror_rt.bundle.checkpoint_files import open_weights, refuse_pickled
+from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.sparse_files import (
+    Queries,
+    check_sparse,
+    describe_queries,
+    describe_words,
+    read_queries,
+)
+from mirror_rt.bundle.word_layers import WordLayers
+from mirror_rt.bundle.word_tensors import take_words
+from mirror_rt.encoding.batch_encoder import Vectors
+from mirror_rt.errors import ModelError
+from mirror_rt.io.tensors import write_tensors
+from mirror_rt.pipeline.pipeline import Pipeline
+from mirror_rt.tokens.tokenization import TextTokenizer
+from mirror_rt.tokens.tokenizer_file import read_tokenizer
+from mirror_train.model.model_checks import as_model_error
+from mirror_train.model.pooling_head import Head
+from mirror_train.model.pretrained import Pretrained, quiet_transformers
+from mirror_train.model.torch_encoder import TorchModel
+
+# The parts of a tokenizer that leave the tokens of a text itself alone.
+_AROUND = ("post_processor", "truncation", "padding")
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The head of a sparse encoder, as a bundle has it.
+
+    Attributes:
+        layers: its description.
+        tensors: its weights, by their names in the file of a bundle.
+        queries: the weights of the words of queries, float32 [V]; None where the model makes them.
+    """
+
+    layers: WordLayers
+    tensors: dict[str, npt.NDArray[np.float32]]
+    queries: npt.NDArray[np.float32] | None
+
+    @classmethod
+    def read(cls, pretrained: Pretrained) -> Words:
+        """Read the head beside a loaded encoder; ModelError for one that is not run here."""
+        described = pretrained.description
+        with as_model_error():
+            check_sparse(described)
+            if described.weights is None:
+                refuse_pickled(described)
+            stored = open_weights(described)
+            layers, tensors = describe_words(described, stored), take_words(described, stored)
+            if (queries := describe_queries(described)) is None:
+                return cls(layers, tensors, None)
+            _check_tokens(pretrained, queries)
+            return cls(layers, tensors, read_queries(queries, layers.size))
+
+    def write(self, folder: Path) -> None:
+        """Write the weights into a folder that is being made."""
+        (folder / Layout.words).parent.mkdir()
+        write_tensors(folder / Layout.words, self.tensors)
+        if self.queries is not None:
+            write_tensors(folder / Layout.queries, {"weight": self.queries})
+
+
+def _check_tokens(pretrained: Pretrained, queries: Queries) -> None:
+    """Raise ModelError if the tokens of queries are others than those of documents."""
+    described = queries.described
+
+    def steps(tokenizer_json: str) -> dict[str, object]:
+        found = json.loads(tokenizer_json)
+        return {name: value for name, value in found.items() if name not in _AROUND}
+
+    path = described.transformer / Layout.tokenizer
+    theirs, _ = read_tokenizer(path, described.tokenizer, pad_id=0)
+    if steps(theirs.to_str()) != steps(pretrained.hf_tokenizer.backend_tokenizer.to_str()):
+        raise ModelError(
+            f"{path} cuts queries into other tokens than documents have, and a bundle has one "
+            "tokenizer: mirror_rt.SparseEncoder.load runs the folder as it is"
+        )
+
+
+class WordHead(Head):
+    """The head of a sparse encoder, whose weights of words [B, V] stand in for text vectors."""
+
+    def __init__(self, layers: WordLayers) -> None:
+        super().__init__(["max"], normalize=False)
+        self._layers = layers
+
+    def embed(self, model: nn.Module, **inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Run a masked language model; return the weights of words [B, V], twice."""
+        logits: Tensor = model(**inputs).logits
+        weights = (logits * inputs["attention_mask"].unsqueeze(-1)).relu().log1p()
+        if self._layers.weighing == "log1p_relu":
+            weights = weights.log1p()
+        pooled = weights.amax(dim=1) if self._layers.pooling == "max" else weights.sum(dim=1)
+        return pooled, pooled
+
+
+def torch_weights(
+    pretrained: Pretrained, words: Words, tokenizer: TextTokenizer, texts: list[str]
+) -> Vectors:
+    """Return PyTorch's weights of the words of texts, of unit length: float32 [n, V]."""
+    with quiet_transformers():
+        model = AutoModelForMaskedLM.from_pretrained(
+            pretrained.model_folder, dtype=torch.float32
+        ).eval()
+    made = TorchModel(
+        model, WordHead(words.layers), dimension=words.layers.size, device=torch.device("cpu")
+    )
+    pipeline = Pipeline(tokenizer, made, normalize=False)
+    return encode_compared(pipeline, texts, normalize_embeddings=True).embeddings
