@@ -7,6 +7,8 @@ The comparisons are the tables of options.toml, which says what they hold. Every
 the product with each of the seeds 0, 1, ... A figure of a run is the mean of its seeds, with their
 range, and its difference to the first run with the bootstrap interval of 95 % over the items of the
 set. A run that was cut goes on from its last checkpoint, and what FOLDER has is not made again.
+First dimensions are scored as they are, and after the vectors were turned so that those come first
+in which the strings kept from training vary most.
 
 The criteria without scores are measured on strings that were not trained on: alignment and
 uniformity (Wang and Isola 2020), their sum, and how near the second half of a string is found by
@@ -48,14 +50,23 @@ LOWER = ("alignment", "uniformity", "their sum")  # criteria of which lower valu
 
 
 class First:
-    """An encoder of which the first dimensions alone are kept."""
+    """An encoder of which the first dimensions alone are kept, perhaps after a rotation [D, D]."""
 
-    def __init__(self, encoder, size):
-        self._encoder, self._size = encoder, size
+    def __init__(self, encoder, size, rotation=None):
+        self._encoder, self._size, self._rotation = encoder, size, rotation
 
     def encode(self, texts, **options):
         """Encode texts; who asks scales the vectors."""
-        return self._encoder.encode(texts)[:, : self._size]
+        vectors = self._encoder.encode(texts)
+        if self._rotation is not None:
+            vectors = vectors @ self._rotation
+        return vectors[:, : self._size]
+
+
+def principal_directions(encoder, texts):
+    """Return the directions of the vectors of texts, [D, D], that of the most variance first."""
+    directions = np.linalg.eigh(np.cov(encoder.encode(texts), rowvar=False))[1]
+    return directions[:, ::-1].astype(np.float32)
 
 
 def found_halves(encoder, texts):
@@ -125,8 +136,12 @@ class Comparison:
         whole = EvaluatedModel("whole", lambda language: encoder)
         models = {"": whole}
         for size in self.table.get("dimensions", []):
-            part = First(whole.of(None), size)
-            models[f", first {size}"] = EvaluatedModel("part", lambda language, part=part: part)
+            turned = principal_directions(whole.of(None), self.unseen)
+            for name, rotation in (("", None), (" of the most variance", turned)):
+                part = First(whole.of(None), size, rotation)
+                models[f", first {size}{name}"] = EvaluatedModel(
+                    "part", lambda language, part=part: part
+                )
         found = {}
         for one in self.sets:
             for suffix, model in models.items():
