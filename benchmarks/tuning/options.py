@@ -4,11 +4,11 @@
         [--runs NAME ...] [--json FILE]
 
 The comparisons are the tables of options.toml, which says what they hold. Every run is a command of
-the product with each of the seeds 0, 1, ... A figure of a run is the mean of its seeds, with their
-range, and its difference to the first run with the bootstrap interval of 95 % over the items of the
-set. A run that was cut goes on from its last checkpoint, and what FOLDER has is not made again.
-First dimensions are scored as they are, and after the vectors were turned so that those come first
-in which the strings kept from training vary most.
+the product with each of the seeds 0, 1, ... A figure of a run is the mean of its seeds and their
+range, beside it the difference to the first run, all with bootstrap intervals of 95 % over the
+items of the set. A run that was cut goes on from its last checkpoint, and what FOLDER has is not
+made again. First dimensions are scored as they are, and after the vectors were turned so that those
+come first in which the strings kept from training vary most.
 
 The criteria without scores are measured on strings that were not trained on: alignment and
 uniformity (Wang and Isola 2020), their sum, and how near the second half of a string is found by
@@ -168,18 +168,26 @@ class Comparison:
         """Return name, mean figures and differences of the base model and of each run."""
         base = self.measure("base")
         found = {"base": _mean([base])}
-        for name in runs or self.table["runs"]:
+        for name in (runs or self.table["runs"]) if seeds else ():
             found[name] = _mean([self.measure(name, seed) for seed in range(seeds)])
         first = next(iter(self.table["runs"]))
         for name, row in found.items():
             for title, one in row["sets"].items():
-                one["share of the whole"] = _share(row["sets"], title)
+                one["interval"] = _interval(one["replicates"])
+                whole = row["sets"][title.partition(", first")[0]]
+                if whole is not one:
+                    drawn = np.divide(one["replicates"], whole["replicates"])
+                    one["share of the whole"] = [one["value"] / whole["value"], *_interval(drawn)]
                 if first in found and name not in (first, "base"):
                     by = found[first]["sets"][title]
                     drawn = np.subtract(one["replicates"], by["replicates"])
-                    low, high = (found_one := interval(drawn)).low, found_one.high
-                    one["difference"] = [one["value"] - by["value"], low, high]
+                    one["difference"] = [one["value"] - by["value"], *_interval(drawn)]
         return found
+
+
+def _interval(drawn):
+    found = interval(np.asarray(drawn))
+    return found.low, found.high
 
 
 def _mean(results):
@@ -197,17 +205,12 @@ def _mean(results):
     return {"sets": sets, "criteria": criteria, "seeds": len(results)}
 
 
-def _share(sets, title):
-    whole = title.partition(", first")[0]
-    return sets[title]["value"] / sets[whole]["value"] if whole != title else None
-
-
 def _cell(one):
-    text = f"{one['value']:.3f}"
+    text = "{:.3f} [{:.3f}, {:.3f}]".format(one["value"], *one["interval"])
     if one["least"] < one["most"]:
-        text += f" ({one['least']:.3f} to {one['most']:.3f})"
-    if one["share of the whole"] is not None:
-        text += f", {one['share of the whole']:.1%} of the whole"
+        text += f", seeds {one['least']:.3f} to {one['most']:.3f}"
+    if "share of the whole" in one:
+        text += ", {:.1%} [{:.1%}, {:.1%}] of the whole".format(*one["share of the whole"])
     if "difference" in one:
         text += "; {:+.3f} [{:+.3f}, {:+.3f}]".format(*one["difference"])
     return text
@@ -218,7 +221,7 @@ def main():
     parser.add_argument("comparisons", nargs="+", choices=list(TABLES), metavar="COMPARISON")
     parser.add_argument("--data", required=True, type=Path)
     parser.add_argument("--work", required=True, type=Path)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="0: the base model alone")
     parser.add_argument("--runs", nargs="+", help="these alone (default: all)")
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     arguments = parser.parse_args()
