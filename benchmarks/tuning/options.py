@@ -1,105 +1,249 @@
-"""Compare options of `mirror-rt tune` on one model: human scores, and criteria that need none.
+"""Compare options of `mirror-rt tune` and `train`: human scores, and criteria that need none.
 
-    python benchmarks/tuning/options.py --model MODEL --strings FILE --scores FILE [FILE ...] \
-        --work FOLDER --run "plain=--recipe sentence" --run "crop=--recipe sentence --crop 0.5" \
-        [--dimensions 64 128] [--unseen N] [--seeds 1]
+    python benchmarks/tuning/options.py COMPARISON [...] --data DIR --work FOLDER [--seeds 3] \
+        [--runs NAME ...] [--json FILE]
 
-The last N strings of FILE (1,000 by default) are not trained on; the criteria are measured on them:
-alignment and uniformity (Wang and Isola 2020), their sum, and how near the second half of a string
-is found by its first half among all (the mean of 1 / rank). The base model, as it declares its
-pooling or by the mean, is the first row. What FOLDER has is kept.
+The comparisons are the tables of options.toml, which says what they hold. Every run is a command of
+the product with each of the seeds 0, 1, ... A figure of a run is the mean of its seeds and their
+range, beside it the difference to the first run, all with bootstrap intervals of 95 % over the
+items of the set. A run that was cut goes on from its last checkpoint, and what FOLDER has is not
+made again. First dimensions are scored as they are, and after the vectors were turned so that those
+come first in which the strings kept from training vary most.
+
+The criteria without scores are measured on strings that were not trained on: alignment and
+uniformity (Wang and Isola 2020), their sum, and how near the second half of a string is found by
+its first half among all (the mean of 1 / rank); and of dictionaries on the words that the command
+holds out, how near their translations are found (the mean of 1 / rank).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
-from mirror_rt.evaluation import evaluate_geometry, evaluate_similarity, read_scored_pairs
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the other folders
+
+from helpers import write_whole
+
+from mirror_rt import Encoder
+from mirror_rt.evaluation import evaluate_geometry
+from mirror_rt.evaluation.bootstrap import interval, replicates
+from mirror_rt.evaluation.models import EvaluatedModel
+from mirror_rt.evaluation.readers.tables import read_lexicon
+from mirror_rt.evaluation.suites.base import SuiteOptions, language_of, scored_set
+from mirror_rt.evaluation.suites.induction import find_lexicons
+from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.io.tables import markdown_table
-from mirror_rt.vectors.normalization import normalize_rows
-from mirror_train import TorchEncoder
+from mirror_train.languages.joint import hold_out
+
+TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+SAMPLES, CHECKPOINT_EVERY = 200, 8
+LOWER = ("alignment", "uniformity", "their sum")  # criteria of which lower values are better
 
 
 class First:
-    """An encoder of which the first dimensions alone are kept, as unit vectors."""
+    """An encoder of which the first dimensions alone are kept, perhaps after a rotation [D, D]."""
 
-    def __init__(self, encoder, size):
-        self._encoder, self._size = encoder, size
+    def __init__(self, encoder, size, rotation=None):
+        self._encoder, self._size, self._rotation = encoder, size, rotation
 
     def encode(self, texts, **options):
-        """Encode texts, whatever the options say of the length of vectors."""
-        return normalize_rows(self._encoder.encode(texts)[:, : self._size])
+        """Encode texts; who asks scales the vectors."""
+        vectors = self._encoder.encode(texts)
+        if self._rotation is not None:
+            vectors = vectors @ self._rotation
+        return vectors[:, : self._size]
+
+
+def principal_directions(encoder, texts):
+    """Return the directions of the vectors of texts, [D, D], that of the most variance first."""
+    directions = np.linalg.eigh(np.cov(encoder.encode(texts), rowvar=False))[1]
+    return directions[:, ::-1].astype(np.float32)
 
 
 def found_halves(encoder, texts):
     """Return the mean of 1 / rank of each text's second half, by its first half."""
     halves = [text.split() for text in texts if len(text.split()) > 3]
     if not halves:
-        return float("nan")
+        return None
     sides = [
         encoder.encode([" ".join(part(words)) for words in halves])
         for part in (lambda w: w[: len(w) // 2], lambda w: w[len(w) // 2 :])
     ]
     cosines = sides[0] @ sides[1].T
-    return (1 / (1 + (cosines > cosines.diagonal()[:, None]).sum(1))).mean()
+    return float((1 / (1 + (cosines > cosines.diagonal()[:, None]).sum(1))).mean())
 
 
-def measure(encoder, sets, unseen, sizes):
-    """Return the cells of a row."""
-    cells = []
-    for pairs in sets:
-        parts = [First(encoder, size) for size in sizes]
-        cells += [f"{evaluate_similarity(one, pairs):.3f}" for one in (encoder, *parts)]
-    found = evaluate_geometry(encoder, unseen)
-    both = found.alignment + found.uniformity
-    criteria = (found.alignment, found.uniformity, both, found_halves(encoder, unseen))
-    return [*cells, *(f"{value:.3f}" for value in criteria)]
+class Comparison:
+    """A table of options.toml, with the folder of its runs."""
+
+    def __init__(self, name, data, work):
+        self.name, self.data, self.work = name, data, work / name
+        self.table = TABLES[name]
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.model = LoadOptions().find(self.table["model"])
+        self.unseen = self._strings() if "strings" in self.table else []
+        self.sets = [self._scored(data / path) for path in self.table.get("scores", [])]
+        wanted = self.table.get("lexicons", [])
+        if wanted:
+            found = find_lexicons(data, SuiteOptions()).sets
+            self.sets += [one for one in found if one.name in wanted]
+
+    def _scored(self, path):
+        return scored_set(path.parent.name, path.stem, path, (language_of(path),))
+
+    def _strings(self):
+        """Write the strings to tune on; return those that are kept from it."""
+        lines = (self.data / self.table["strings"]).read_text(encoding="utf-8").split("\n")
+        texts = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
+        kept = self.table["unseen"]
+        write_whole(self.work / "strings.txt", "\n".join(texts[:-kept]) + "\n")
+        return texts[-kept:]
+
+    def tune(self, name, seed):
+        """Run the command of a run, to its end; return the folder that it wrote."""
+        out = self.work / f"{name}-{seed}"
+        places = {"data": self.data, "strings": self.work / "strings.txt", "model": self.model}
+        words = shlex.split(f"{self.table['command']} {self.table['runs'][name]}")
+        kept = ("--resume", "--checkpoint-every", CHECKPOINT_EVERY)
+        call = [sys.executable, "-m", "mirror_rt.cli", *(word.format(**places) for word in words),
+                "--model", self.model, "--seed", seed, "--quiet", *kept, "--out", out]  # fmt: skip
+        if not (out / "mirror.json").exists():
+            print(shlex.join(map(str, call[1:])), file=sys.stderr)
+            subprocess.run(list(map(str, call)), check=True, stdout=sys.stderr)
+        return out
+
+    def measure(self, name, seed=None):
+        """Return the figures of a run, or of the base model, which are kept."""
+        path = self.work / f"{name}-{seed}.json"
+        if not path.exists():
+            folder = self.model if seed is None else self.tune(name, seed)
+            began, encoder = time.perf_counter(), Encoder.load(folder)
+            found = {"sets": self._scores(encoder), "criteria": self._criteria(encoder, seed or 0)}
+            write_whole(path, json.dumps(found | {"seconds": time.perf_counter() - began}))
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    def _scores(self, encoder):
+        """Return value and bootstrap replicates of each set, of all dimensions and the first."""
+        whole = EvaluatedModel("whole", lambda language: encoder)
+        models = {"": whole}
+        for size in self.table.get("dimensions", []):
+            turned = principal_directions(whole.of(None), self.unseen)
+            for name, rotation in (("", None), (" of the most variance", turned)):
+                part = First(whole.of(None), size, rotation)
+                models[f", first {size}{name}"] = EvaluatedModel(
+                    "part", lambda language, part=part: part
+                )
+        found = {}
+        for one in self.sets:
+            for suffix, model in models.items():
+                outcome = one.measure(model).outcomes[-1]  # of lexicons VecMap's
+                name = f"{one.suite}/{one.name}"
+                drawn = replicates(outcome.statistic, outcome.n, samples=SAMPLES, seed=0, name=name)
+                found[name + suffix] = {"value": outcome.value, "replicates": drawn.tolist()}
+        return found
+
+    def _criteria(self, encoder, seed):
+        found = {}
+        if self.unseen:
+            near = evaluate_geometry(encoder, self.unseen)
+            both = near.alignment + near.uniformity
+            found = dict(zip(LOWER, (near.alignment, near.uniformity, both), strict=True))
+            found["halves"] = found_halves(encoder, self.unseen)
+        for pair in self.table.get("lexicons", []):
+            path = self.data / "bli" / f"{pair}.train.tsv"
+            held = hold_out(path.name, read_lexicon(path), seed=seed)[1]
+            found[f"held out, {pair}"] = held.reciprocal_rank(encoder)
+        return {name: value for name, value in found.items() if value is not None}
+
+    def rows(self, runs, seeds):
+        """Return name, mean figures and differences of the base model and of each run."""
+        base = self.measure("base")
+        found = {"base": _mean([base])}
+        for name in (runs or self.table["runs"]) if seeds else ():
+            found[name] = _mean([self.measure(name, seed) for seed in range(seeds)])
+        first = next(iter(self.table["runs"]))
+        for name, row in found.items():
+            for title, one in row["sets"].items():
+                one["interval"] = _interval(one["replicates"])
+                whole = row["sets"][title.partition(", first")[0]]
+                if whole is not one:
+                    drawn = np.divide(one["replicates"], whole["replicates"])
+                    one["share of the whole"] = [one["value"] / whole["value"], *_interval(drawn)]
+                if first in found and name not in (first, "base"):
+                    by = found[first]["sets"][title]
+                    drawn = np.subtract(one["replicates"], by["replicates"])
+                    one["difference"] = [one["value"] - by["value"], *_interval(drawn)]
+        return found
+
+
+def _interval(drawn):
+    found = interval(np.asarray(drawn))
+    return found.low, found.high
+
+
+def _mean(results):
+    """Return the means over the seeds, with the least and the greatest value of each set."""
+    sets = {}
+    for title in results[0]["sets"]:
+        values = [one["sets"][title]["value"] for one in results]
+        drawn = np.mean([one["sets"][title]["replicates"] for one in results], axis=0)
+        sets[title] = {"value": float(np.mean(values)), "least": min(values),
+                       "most": max(values), "replicates": drawn.tolist()}  # fmt: skip
+    criteria = {
+        name: float(np.mean([one["criteria"][name] for one in results]))
+        for name in results[0]["criteria"]
+    }
+    return {"sets": sets, "criteria": criteria, "seeds": len(results)}
+
+
+def _cell(one):
+    text = "{:.3f} [{:.3f}, {:.3f}]".format(one["value"], *one["interval"])
+    if one["least"] < one["most"]:
+        text += f", seeds {one['least']:.3f} to {one['most']:.3f}"
+    if "share of the whole" in one:
+        text += ", {:.1%} [{:.1%}, {:.1%}] of the whole".format(*one["share of the whole"])
+    if "difference" in one:
+        text += "; {:+.3f} [{:+.3f}, {:+.3f}]".format(*one["difference"])
+    return text
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--strings", required=True, type=Path)
-    parser.add_argument("--scores", required=True, type=Path, nargs="+")
+    parser.add_argument("comparisons", nargs="+", choices=list(TABLES), metavar="COMPARISON")
+    parser.add_argument("--data", required=True, type=Path)
     parser.add_argument("--work", required=True, type=Path)
-    parser.add_argument("--run", action="append", default=[], metavar="NAME=OPTIONS")
-    parser.add_argument("--dimensions", type=int, nargs="*", default=[])
-    parser.add_argument("--unseen", type=int, default=1000)
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=3, help="0: the base model alone")
+    parser.add_argument("--runs", nargs="+", help="these alone (default: all)")
+    parser.add_argument("--json", type=Path, help="write the figures here, too")
     arguments = parser.parse_args()
-    work, unseen = arguments.work, arguments.unseen
-    work.mkdir(parents=True, exist_ok=True)
-    texts = [one for one in arguments.strings.read_text(encoding="utf-8").split("\n") if one]
-    strings = work / "strings.txt"
-    strings.write_text("\n".join(texts[:-unseen]) + "\n", encoding="utf-8")
-    sets = [read_scored_pairs(path) for path in arguments.scores]
-
-    def row(name, folder, seconds):
-        encoder = TorchEncoder.load(folder)
-        return [name, *measure(encoder, sets, texts[-unseen:], arguments.dimensions), seconds]
-
-    rows = [row("base", arguments.model, "")]
-    for run in arguments.run:
-        name, _, options = run.partition("=")
-        for seed in range(arguments.seeds):
-            out, began = work / f"{name}-{seed}", time.perf_counter()
-            if not out.exists():
-                call = [sys.executable, "-m", "mirror_rt.cli", "tune", arguments.model, "--data",
-                        strings, "--seed", seed, *shlex.split(options), "--out", out]  # fmt: skip
-                subprocess.run(list(map(str, call)), check=True)
-            rows.append(row(f"{name}, seed {seed}", out, f"{time.perf_counter() - began:.0f}"))
-    named = [
-        f"{path.parent.name}/{path.stem}{part}"
-        for path in arguments.scores
-        for part in ("", *(f", first {size}" for size in arguments.dimensions))
-    ]
-    criteria = ["alignment", "uniformity", "sum", "halves", "seconds"]
-    print(markdown_table(["run", *named, *criteria], rows))
+    result = {}
+    for name in arguments.comparisons:
+        rows = Comparison(name, arguments.data, arguments.work).rows(
+            arguments.runs, arguments.seeds
+        )
+        titles, criteria = ([*rows["base"][kind]] for kind in ("sets", "criteria"))
+        cells = [
+            [run, str(row["seeds"]), *(_cell(row["sets"][title]) for title in titles),
+             *(f"{row['criteria'][title]:.3f}" for title in criteria)]
+            for run, row in rows.items()
+        ]  # fmt: skip
+        print(f"{name}: {arguments.seeds} seeds\n")
+        print(markdown_table([name, "seeds", *titles, *criteria], cells), "\n")
+        for row in rows.values():
+            for one in row["sets"].values():
+                del one["replicates"]
+        result[name] = rows
+    if arguments.json:
+        write_whole(arguments.json, json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from transformers import AutoConfig, AutoModel
 from mirror_rt import ConfigError, Encoder, ModelError
 from mirror_train import TrainConfig, TrainingData, load_recipe, tune
 from mirror_train.data.batches import StepBatch
-from mirror_train.training import teacher as module
 from mirror_train.training.run_config import finished_run
 from mirror_train.training.teacher import Teacher
 from tiers import tiers
@@ -117,7 +116,7 @@ def test_strings_have_one_view_unless_they_are_contrasted():
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(run, tiny_bundle, tmp_path, monkeypatch, crash_at):
-    monkeypatch.setattr(module, "_PART", 40)
+    monkeypatch.setattr("mirror_train.training.kept_vectors._PART", 40)
     teacher = tiny_bundle("roberta")
     whole = run("whole", teacher)
     original = Encoder.encode

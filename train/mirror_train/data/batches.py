@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import DataError
+from mirror_train.data.neighbours import beside_neighbours
 from mirror_train.data.training_data import TrainingData, connected_groups
 from mirror_train.data.views import dropout_seed, epoch_order, make_views, step_rng
 from mirror_train.recipes.recipe import Recipe
@@ -34,6 +36,12 @@ def check_loss_batch(
             f"{data.source} has too few different strings, {len(data)}: give at least "
             f"{max(_LEAST, processes.count)}, for a batch in which each has others to differ from"
         )
+
+
+def are_chained(data: TrainingData) -> bool:
+    """Tell whether a group has so large a part of the pairs that it is none."""
+    largest = max(Counter(data.group_ids or [0]).values())
+    return data.group_ids is not None and largest > _MOST_CHAINED * len(data)
 
 
 def batch_sizes(pairs: int, batch: int, processes: int = 1) -> list[int]:
@@ -64,7 +72,8 @@ class Batches:
     """The sequence of all steps' batches, each computed from the seed and the step alone.
 
     All processes draw the views of the whole batch, so that these do not depend on the number of
-    processes, and each takes its slice: `share` of the `loss_batch` pairs of a step.
+    processes, and each takes its slice: `share` of the `loss_batch` pairs of a step. Those that
+    have `neighbours`, int64 [n, k], share a batch with them (see `beside_neighbours`).
     """
 
     def __init__(
@@ -77,6 +86,7 @@ class Batches:
         mask_token: str | None,
         processes: Processes,
         steps: int | None = None,
+        neighbours: npt.NDArray[np.int64] | None = None,
     ) -> None:
         self._data, self._recipe = data, recipe
         self.seed, self._mask_token = seed, mask_token
@@ -87,8 +97,9 @@ class Batches:
         self._sizes = batch_sizes(len(data), loss_batch, processes.count)
         self._tiers = None if data.tiers is None else np.array(data.tiers)
         self._steps = steps or recipe.steps or recipe.epochs * len(self._sizes)
-        largest = max(Counter(data.group_ids or [0]).values())
-        self._chained = data.group_ids is not None and largest > _MOST_CHAINED * len(data)
+        self._chained = are_chained(data)
+        self._neighbours = neighbours
+        self._order = lru_cache(maxsize=1)(self._new_order)  # needed at every step
 
     def __len__(self) -> int:
         return self._steps
@@ -136,8 +147,10 @@ class Batches:
         sizes = np.unique(self._data.tiers or [0], return_counts=True)[1]
         return tuple(int(end) // self.loss_batch for end in sizes.cumsum()[:-1])
 
-    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
+    def _new_order(self, epoch: int) -> npt.NDArray[np.int64]:
         order = epoch_order(len(self._data), seed=self.seed, epoch=epoch)
+        if self._neighbours is not None:
+            order = beside_neighbours(order, self._neighbours)
         return order if self._tiers is None else order[self._tiers[order].argsort(kind="stable")]
 
     def _found_groups(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:

@@ -124,6 +124,8 @@ class Recipe(Hyperparameters):
         guide_margin: makes the teacher a guide, which is not followed: two strings are no negatives
             of each other if their cosine by it is at least that of a string and its positive, less
             this margin (see `guided`).
+        mined_negatives: puts so many of the nearest strings of other groups, by the encoder before
+            tuning or by the guide, into the batch of each string (see `nearest_negatives`).
     """
 
     level: Level
@@ -165,6 +167,7 @@ class Recipe(Hyperparameters):
         float | None, Rule("greater than 0 and less than 1", lambda share: 0 < share < 1)
     ] = None
     guide_margin: Annotated[float | None, least(0)] = None
+    mined_negatives: Annotated[int, least(0)] = 0
 
     def __post_init__(self) -> None:
         Hyperparameters.__post_init__(self)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mirror_train.data.batches import StepBatch
+from mirror_train.data.neighbours import distinct_texts
 from mirror_train.data.training_data import TrainingData
 from mirror_train.loss import guided
 from mirror_train.recipes.recipe import Recipe
@@ -55,8 +56,6 @@ def read_guide(run: Run, data: TrainingData, lesson: Lesson) -> Guide:
     Raises:
         ModelError: a vector is not finite.
     """
-    rows: dict[str, int] = {}
-    sides = [[rows.setdefault(text, len(rows)) for text in side]
-             for side in (data.first, data.second)]  # fmt: skip
-    vectors, record = encoded(run, lesson, list(rows))
-    return Guide(np.array(sides), torch.from_numpy(vectors), record)
+    texts, rows = distinct_texts(data.first, data.second)
+    vectors, record = encoded(run, lesson, texts)
+    return Guide(rows, torch.from_numpy(vectors), record)

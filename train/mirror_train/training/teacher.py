@@ -6,9 +6,7 @@ pairs are contrasted with all, in the same batches, and follow nothing.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,17 +22,14 @@ from mirror_rt import Encoder
 from mirror_rt.bundle.identity import digest_of
 from mirror_rt.encoding.batch_encoder import EmbeddingModel, Vectors
 from mirror_rt.errors import ConfigError, ModelError, NonFiniteError, Setting
-from mirror_rt.io.atomic import new_file, write_json
-from mirror_rt.kept_work import Identity
-from mirror_rt.progress import progress_bar
 from mirror_train.data.batches import StepBatch
 from mirror_train.data.training_data import TrainingData, is_of
 from mirror_train.loss import infonce, soft_targets
 from mirror_train.recipes.recipe import Recipe
+from mirror_train.training.kept_vectors import kept_vectors
 from mirror_train.training.run import Run
 from mirror_train.training.teacher_model import known_languages, teacher_folder
 
-_PART = 2048  # strings between two files, which a kill loses
 _COMPARED, _SAME = 16, 1e-2  # strings by which a base model is recognised, and their distance
 _LEAST = 2  # strings whose cosines are compared
 
@@ -188,12 +183,19 @@ def encoded(run: Run, lesson: Lesson, texts: list[str]) -> tuple[Vectors, dict[s
     Finished vectors are kept in the folder OUT.teacher, by everything that decides them.
     """
     encoder = Encoder.load(lesson.folder)
+
+    def encode(part: list[str]) -> Vectors:
+        try:
+            return encoder.encode(part)
+        except NonFiniteError as error:
+            raise ModelError(
+                f"the teacher {run.config.teacher_name} gives {part[error.items[0][0]]!r} "
+                "a vector that is not finite: choose another teacher or a better precision"
+            ) from error
+
     try:
-        identity = Identity({
-            "teacher": lesson.digest, "providers": encoder.providers, "part": _PART,
-            "strings": hashlib.sha256("\n".join(texts).encode()).hexdigest(),
-        })  # fmt: skip
-        vectors = _kept_vectors(run, encoder, texts, identity)
+        decides = {"teacher": lesson.digest, "providers": encoder.providers}
+        vectors = kept_vectors(run, "teacher", encode, texts, decides)
         manifest = encoder.manifest
     finally:
         encoder.close()
@@ -218,40 +220,6 @@ def _strings_read(data: TrainingData, known: frozenset[str]) -> list[str | None]
         a if is_of(first, known) else b if is_of(second, known) else None
         for a, b, (first, second) in rows
     ]
-
-
-def forget_vectors(run: Run) -> None:
-    """Remove the vectors that are kept, once a run is complete."""
-    shutil.rmtree(run.config.beside("teacher"), ignore_errors=True)
-
-
-def _kept_vectors(run: Run, encoder: Encoder, texts: list[str], identity: Identity) -> Vectors:
-    """Return the vectors of the texts, [n, E], of which finished parts are read."""
-    folder = run.config.beside("teacher")
-    plan = folder / "identity.json"
-    if not plan.exists() or Identity.read(plan.read_bytes(), plan) != identity:
-        forget_vectors(run)
-        write_json(plan, identity.values)
-    parts = []
-    bar = progress_bar(len(texts), run.shows_bars, unit="string", desc="teacher")
-    try:
-        for start in range(0, len(texts), _PART):
-            part, path = texts[start : start + _PART], folder / f"part-{start:08d}.npy"
-            if not path.exists():
-                try:
-                    vectors = encoder.encode(part)
-                except NonFiniteError as error:
-                    raise ModelError(
-                        f"the teacher {run.config.teacher_name} gives {part[error.items[0][0]]!r} "
-                        "a vector that is not finite: choose another teacher or a better precision"
-                    ) from error
-                with new_file(path, overwrite=True) as file:
-                    np.save(file, vectors)
-            parts.append(np.load(path))
-            bar.update(len(part))
-    finally:
-        bar.close()
-    return np.concatenate(parts)
 
 
 def _refuse_student(run: Run, vectors: Vectors, own: Any) -> None:

@@ -26,13 +26,15 @@ from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.fit import warn_of_run
 from mirror_train.training.guide import Guide, read_guide
+from mirror_train.training.hard_negatives import mined_negatives
+from mirror_train.training.kept_vectors import forget_vectors
 from mirror_train.training.loop import Trainer
 from mirror_train.training.mirror import ViewsLoss, mirror_trainer, pad_length
 from mirror_train.training.movement import EndedBy, Neighbours, common_words, planned_steps
 from mirror_train.training.pooling import choose_pooling
 from mirror_train.training.run import Run, TuneReport, begun
 from mirror_train.training.run_config import TrainConfig
-from mirror_train.training.teacher import Teacher, find_teacher, forget_vectors, read_teacher
+from mirror_train.training.teacher import Teacher, find_teacher, read_teacher
 from mirror_train.training.whitening import centre_again, fit_whitening
 
 logger = logging.getLogger("mirror_train")
@@ -94,15 +96,6 @@ def tune(
         run.start(data.sha256(), settings, loss_batch=cached, **(lesson.identity if lesson else {}))
         sizes = batch_sizes(len(data), loss_batch, processes.count)
         steps, ended_by = planned_steps(recipe, len(sizes))
-        batches = Batches(
-            data,
-            recipe,
-            loss_batch=loss_batch,
-            steps=steps,
-            seed=seed,
-            mask_token=base.mask_token,
-            processes=processes,
-        )
         pad_to = pad_length(recipe)
         untuned = run.encoder(Head([chosen.before]), pad_to=pad_to)
         teacher: Teacher | Guide | None = None
@@ -110,6 +103,16 @@ def tune(
             teacher = read_guide(run, data, lesson)
         elif lesson is not None:
             teacher = read_teacher(run, lesson, untuned)
+        batches = Batches(
+            data,
+            recipe,
+            loss_batch=loss_batch,
+            steps=steps,
+            neighbours=mined_negatives(run, data, recipe, untuned, teacher),
+            seed=seed,
+            mask_token=base.mask_token,
+            processes=processes,
+        )
         before = _isotropy(run, data, untuned)
         layer = fit_whitening(base, data, recipe, seed=seed, device=run.device)
         layers, mlp = [] if layer is None else [layer], _mlp(base, recipe, seed)
@@ -151,8 +154,7 @@ def tune(
             pad_to=pad_to,
             also=partial(_declare_parts, recipe, base.dimension),
         )
-        if teacher is not None:
-            forget_vectors(run)
+        forget_vectors(run)
         return report
 
 
