@@ -46,7 +46,8 @@ py::tuple find(const mirror_rt::WordIds& words, const py::list& texts, std::size
 }  // namespace
 
 void bind_words(py::module_& m) {
-  py::class_<mirror_rt::WordIds>(m, "WordIds", "The token ids of words (csrc/tokens/words.h).")
+  py::class_<mirror_rt::WordIds>(m, "WordIds", py::module_local(),
+                                 "The token ids of words (csrc/tokens/words.h).")
       .def(py::init<std::size_t>(), py::kw_only(), py::arg("most"))
       .def("find", &find, py::arg("texts"), py::kw_only(), py::arg("most_tokens"),
            "Ids, offsets, the texts that have none, and the unknown words of these.")
