@@ -38,6 +38,22 @@ def pad_rows(
     Each is int64 [len(rows), length]; length -1 means the longest chosen row.
     """
 
+class WordIds:
+    """The token ids of at most `most` words, which spaces end (csrc/tokens/words.h)."""
+
+    def __init__(self, *, most: int) -> None: ...
+    def find(
+        self, texts: list[str], *, most_tokens: int
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64], list[str]]:
+        """Join the ids of words: (ids [T], offsets [n + 1], rest [r], unknown words of the rest).
+
+        The rest are texts with a word that is not there, or with more than `most_tokens` ids; their
+        rows are empty.
+        """
+
+    def add(self, word: str, ids: list[int]) -> None:
+        """Add a word that is not there; before one too many, all others are forgotten."""
+
 def find_large_json_value(document: bytes, size: int) -> tuple[int, int, list[tuple[int, bool]]]:
     """Find the first list or text, in no other list, of at least `size` bytes in a document.
 

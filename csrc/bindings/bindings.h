@@ -6,3 +6,4 @@
 void bind_engine(pybind11::module_& m);
 void bind_infonce(pybind11::module_& m);
 void bind_vector_ops(pybind11::module_& m);
+void bind_words(pybind11::module_& m);

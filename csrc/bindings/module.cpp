@@ -217,4 +217,5 @@ PYBIND11_MODULE(_core, m) {
 #endif
   bind_infonce(m);
   bind_vector_ops(m);
+  bind_words(m);
 }

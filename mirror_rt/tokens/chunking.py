@@ -126,7 +126,7 @@ def id_rows(tokenizer: TextTokenizer, sequences: list[Any]) -> TokenRows:
     """Check lists of token ids, such as `BatchEncoder.tokenize` returns, and run them unchanged."""
     invalid = {i: why for i, ids in enumerate(sequences) if (why := _unusable(tokenizer, ids))}
     kept = [i for i in range(len(sequences)) if i not in invalid]
-    tokens = RaggedTokens.from_lists([sequences[i] for i in kept], tokenizer.left_out)
+    tokens = RaggedTokens.from_lists([sequences[i] for i in kept]).without(tokenizer.left_out)
     text = np.array(kept, dtype=np.int64) if invalid else None
     return TokenRows(0, tokens, np.zeros(len(sequences), np.bool_), list(invalid.items()), text)
 

@@ -41,13 +41,16 @@ class RaggedTokens:
     offsets: npt.NDArray[np.int64]  # int64 [n + 1]; sequence i is `ids[offsets[i]:offsets[i + 1]]`
 
     @classmethod
-    def from_lists(cls, sequences: list[list[int]], without: int = -1) -> RaggedTokens:
-        """Concatenate `sequences`, without one id; ValueError for one outside 0 .. 2^31 - 1."""
-        ids, offsets = _core.flatten(sequences)
-        if without >= 0:
-            kept = ids != without
-            ids, offsets = ids[kept], np.append(0, np.cumsum(kept))[offsets]
-        return cls(ids, offsets)
+    def from_lists(cls, sequences: list[list[int]]) -> RaggedTokens:
+        """Concatenate `sequences`; ValueError for an id outside 0 .. 2^31 - 1."""
+        return cls(*_core.flatten(sequences))
+
+    def without(self, left_out: int) -> RaggedTokens:
+        """Return the sequences without one id; -1 for all of them."""
+        if left_out < 0:
+            return self
+        kept = self.ids != left_out
+        return RaggedTokens(self.ids[kept], np.append(0, np.cumsum(kept))[self.offsets])
 
     @classmethod
     def from_arrays(cls, sequences: Sequence[npt.NDArray[np.int32]]) -> RaggedTokens:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from functools import partial
-from itertools import compress, takewhile
-from operator import attrgetter, not_
+from itertools import takewhile
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -18,6 +17,7 @@ from mirror_rt.tokens.padding import RaggedTokens
 from mirror_rt.tokens.settings import TokenizerSettings
 from mirror_rt.tokens.tokenizer_file import library_errors, raise_library_error, read_tokenizer
 from mirror_rt.tokens.validity import find_invalid, why_invalid
+from mirror_rt.tokens.words import WordTokenizer, tokenizes_by_words
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -96,7 +96,7 @@ class TextTokenizer:
         """The token id that is left out of every text; -1 for none."""
         self.why_empty = "it has no tokens"
         """The reason why an input has a row without tokens."""
-        self._for_ascii: Tokenizer | None = None
+        self._by_words: WordTokenizer | None = None
         self.pad_id = pad_id
         self.left = left
         self.limit(max_length)
@@ -111,8 +111,8 @@ class TextTokenizer:
                 f"{special} special tokens, so give at least {special + 1}",
             )
         # The library cuts texts, on the side that they are cut on.
-        for one in filter(None, (self._tokenizer, self._for_ascii)):
-            one.enable_truncation(max_length, direction="left" if self._cuts_left else "right")
+        direction = "left" if self._cuts_left else "right"
+        self._tokenizer.enable_truncation(max_length, direction=direction)
         self.max_length = max_length
         self.special_tokens = special
         """Special tokens that are put around a text."""
@@ -137,13 +137,9 @@ class TextTokenizer:
         self._tokenizer.post_processor = None
         self.special_tokens = 0
         self.left_out = self.unknown_id if unknown else -1
-        # BERT's normaliser takes half the time of tokenising. Of printable ASCII it changes case
-        # alone, which another does in less; a static encoder has little else to do.
-        if type(normalizer := self._tokenizer.normalizer).__name__ == "BertNormalizer":
-            from tokenizers.normalizers import Lowercase
-
-            self._for_ascii = self._tokenizer.from_str(self._tokenizer.to_str())
-            self._for_ascii.normalizer = Lowercase() if normalizer.lowercase else None
+        # A static encoder does little but tokenise, and most words come again and again.
+        if tokenizes_by_words(self._tokenizer):
+            self._by_words = WordTokenizer(self._encode)
         self.limit(self.max_length)
 
     def check_ids(self, size: int) -> None:
@@ -181,9 +177,20 @@ class TextTokenizer:
         runs of white space), the first 1,024 characters per token are. A text that is longer than
         what was tokenised counts as truncated.
         """
-        encodings, truncated = self._clipped(texts, prompt, left=self._cuts_left)
-        ids = list(map(_IDS, encodings))
-        return TokenizedTexts(RaggedTokens.from_lists(ids, self.left_out), truncated)
+        if self._by_words is None or max(map(len, texts), default=0) > self.clip_characters:
+            encodings, truncated = self._clipped(texts, prompt, left=self._cuts_left)
+            tokens = RaggedTokens.from_lists(list(map(_IDS, encodings)))
+            return TokenizedTexts(tokens.without(self.left_out), truncated)
+        prompted = [prompt + text for text in texts] if prompt else texts
+        tokens, rest = self._by_words(prompted, self.max_length)
+        truncated = [False] * len(texts)
+        if len(rest):
+            rows = [tokens.ids[begin:end] for begin, end in tokens.spans()]
+            whole, cut = self._clipped([texts[i] for i in rest], prompt, left=self._cuts_left)
+            for i, encoding, was_cut in zip(rest.tolist(), whole, cut, strict=True):
+                rows[i], truncated[i] = np.array(encoding.ids, np.int32), was_cut
+            tokens = RaggedTokens.from_arrays(rows)
+        return TokenizedTexts(tokens.without(self.left_out), truncated)
 
     def find_invalid(self, inputs: Sequence[Any]) -> dict[int, str]:
         """Return index -> reason for each input that cannot be tokenised."""
@@ -287,13 +294,7 @@ class TextTokenizer:
 
     def _encode(self, texts: list[str], *, special: bool = True) -> list[Encoding]:
         with library_errors("the tokenizer failed"):
-            encode = partial(self._tokenizer.encode_batch_fast, add_special_tokens=special)
-            if self._for_ascii is None:
-                return encode(texts)
-            plain = [text.isascii() and text.isprintable() for text in texts]
-            of_ascii = iter(self._for_ascii.encode_batch_fast(list(compress(texts, plain))))
-            others = iter(encode(list(compress(texts, map(not_, plain)))))
-            return [next(of_ascii if is_plain else others) for is_plain in plain]
+            return self._tokenizer.encode_batch_fast(texts, add_special_tokens=special)
 
 
 def _clip(prompt: str, text: str, characters: int, *, left: bool) -> str:

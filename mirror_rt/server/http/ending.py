@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from typing import Any
+from typing import Any, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -41,6 +41,7 @@ class LingeringTransport:
         self._watch: asyncio.TimerHandle | None = None
         self._written = self._taken = 0  # bytes: all, and those that were taken at `_since`
         self._since = 0.0
+        self._held: bytes | None = None  # b"" until the bytes to hold are written
         self.sending = False  # whether the client may have more to send
         self.lingers = False
         transport.set_write_buffer_limits(_MOST_WAITING)
@@ -52,10 +53,28 @@ class LingeringTransport:
         """Return whether nothing more can be sent."""
         return self.lingers or self._transport.is_closing()
 
+    def hold(self) -> None:
+        """Hold what is written next until more is, or the event loop turns to something else.
+
+        A head and its body then go in one packet, which wakes the client once.
+        """
+        self._held = b""
+        self._loop.call_soon(self._release)
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        if held:
+            self.write(held)
+
     def write(self, data: bytes) -> None:
         """Send bytes, unless the writing side is closed."""
         if self.lingers:
             return
+        if self._held == b"":
+            self._held = data
+            return
+        if self._held is not None:
+            data, self._held = self._held + data, None
         waited = self._transport.get_write_buffer_size() > 0
         self._transport.write(data)
         self._written += len(data)
@@ -66,6 +85,7 @@ class LingeringTransport:
         """Send all that was written, and close: at once, or when the client has read it."""
         if self.is_closing():
             return
+        self._release()
         if not self.sending or not self._transport.can_write_eof():
             self._transport.close()
             return
@@ -128,6 +148,7 @@ class FramedApp:
                 self._until_close = True
                 cycle.chunked_encoding = False
                 cycle.expected_content_length = sys.maxsize
+            cast("LingeringTransport", cycle.transport).hold()
         elif self._until_close and not message.get("more_body"):
             cycle.expected_content_length = len(message.get("body", b""))
         await self._send_on(message)
