@@ -116,7 +116,7 @@ def load(config: ExportConfig) -> Loaded:
         manifest = dataclasses.replace(
             manifest, words=words.layers, space=None, format="mirror_rt sparse encoder"
         )
-    return Loaded(config, pretrained, head, manifest, scores, words)
+    return Loaded(config, pretrained, head, manifest, scores, words=words)
 
 
 def _load_late(config: ExportConfig, pretrained: Pretrained) -> Loaded:

@@ -172,9 +172,15 @@ def read_teacher(run: Run, lesson: Lesson, student: EmbeddingModel) -> Teacher:
     row_of = {text: row for row, text in enumerate(texts)}
     return Teacher(
         np.array([-1 if one is None else row_of[one] for one in lesson.strings]),
-        torch.from_numpy(vectors - vectors.mean(axis=0)),
+        torch.from_numpy(centred(vectors)),
         record,
     )
+
+
+def centred(vectors: Vectors) -> Vectors:
+    """Return vectors [n, E] without their mean, which makes all of their cosines alike."""
+    mean: Vectors = vectors.mean(axis=0)
+    return vectors - mean
 
 
 def encoded(run: Run, lesson: Lesson, texts: list[str]) -> tuple[Vectors, dict[str, Any]]:
