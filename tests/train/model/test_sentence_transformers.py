@@ -314,7 +314,7 @@ def test_refusals(save, tmp_path):
     refused(config, "is not a Dense module: .*in_features", activation_function="torch.nn.Linear")
     refused(config, "is not a Dense module: .*size mismatch", out_features=25)
     refused(config, "'token_embeddings' is not supported", module_input_name="token_embeddings")
-    refused(settings, "is a SparseEncoder of sentence-transf", model_type="SparseEncoder")
+    refused(settings, "expected a Transformer and a SpladePooling", model_type="SparseEncoder")
     refused(settings, "default_prompt_name 'x' is not one", default_prompt_name="x")
     refused(settings, "expected names and texts", prompts={"x": 1})
     refused(settings, "expected a number of dimensions", truncate_dim="x")
