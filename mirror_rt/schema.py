@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from types import NoneType, UnionType
@@ -154,15 +155,39 @@ def _inner(where: str, key: str | int) -> str:
     return f"{where}.{key}".removeprefix(".") if plain else f"{where}[{reprlib.repr(key)}]"
 
 
+def one_of(choices: Sequence[object]) -> str:
+    """Say which values there are: `'a', 'b' or None`."""
+    *most, last = map(repr, choices)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
 def check_rules(values: Any) -> None:
-    """Raise ConfigError for a field, other than None, that breaks a rule in its annotation."""
+    """Raise ConfigError for a field whose value is none of its choices, or breaks one of its rules.
+
+    Both stand in its annotation; a rule holds for None.
+    """
     kind: Any = type(values)
     hints = _hints(kind)
     for name in (field.name for field in dataclasses.fields(values)):
         value = getattr(values, name)
+        if (choices := _choices(hints[name])) and value not in choices:
+            raise ConfigError(field=name, expected=one_of(choices), value=value)
         for rule in getattr(hints[name], "__metadata__", ()):
             if isinstance(rule, Rule) and value is not None and not rule.holds(value):
                 raise ConfigError(field=name, expected=rule.expected, value=value)
+
+
+@functools.cache
+def _choices(hint: Any) -> tuple[object, ...]:
+    """Return the values of a `Literal`, or of several, and None if that is one; () for others."""
+    inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    members = get_args(inner) if get_origin(inner) in (Union, UnionType) else (inner,)
+    if not any(get_origin(one) is Literal for one in members):
+        return ()
+    if not all(get_origin(one) is Literal or one is NoneType for one in members):
+        return ()
+    found = [(None,) if one is NoneType else get_args(one) for one in members]
+    return tuple(itertools.chain.from_iterable(found))
 
 
 def check_values(document: Any, *, large: bool = False) -> None:

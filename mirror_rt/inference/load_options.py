@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast, get_args
+from typing import Annotated, Any, Literal, TypedDict, cast
 
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.manifest import Format
@@ -14,9 +14,9 @@ from mirror_rt.bundle.onnx_files import describe_bundle
 from mirror_rt.bundle.plain_manifest import PoolingChoice
 from mirror_rt.bundle.resolve import resolve_bundle
 from mirror_rt.cpus import cpu_budget
-from mirror_rt.errors import ConfigError
 from mirror_rt.inference.devices import Devices
 from mirror_rt.inference.providers import NATIVE, OPENVINO, Providers
+from mirror_rt.schema import Rule, check_rules
 
 Spinning = Literal["off", "run", "always"]
 
@@ -102,7 +102,7 @@ class LoadOptions:
     pooling: PoolingChoice = "auto"
     providers: Providers = "auto"
     allow_fallback: bool = False
-    threads: int | None = None
+    threads: Annotated[int | None, Rule("in 1 .. 1024", lambda n: 1 <= n <= 1024)] = None
     spinning: Spinning | None = None
     devices: Devices = None
     cuda_graphs: bool = False
@@ -111,12 +111,7 @@ class LoadOptions:
     cache_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
-        if self.threads is not None and not 1 <= self.threads <= 1024:
-            raise ConfigError(field="threads", expected="in 1 .. 1024", value=self.threads)
-        if self.spinning not in (None, *get_args(Spinning)):
-            raise ConfigError(
-                field="spinning", expected="'off', 'run', 'always' or None", value=self.spinning
-            )
+        check_rules(self)
 
     def keywords(self) -> LoadKeywords:
         """Return the options as keyword arguments of `LoadOptions` that make equal options."""

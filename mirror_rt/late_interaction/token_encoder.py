@@ -15,6 +15,7 @@ from mirror_rt.late_interaction.projection import TokenModel
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.pipeline.prompts import Prompts
+from mirror_rt.schema import one_of
 from mirror_rt.tokens.sides import read_sides
 from mirror_rt.tokens.windows import TextWindow
 from mirror_rt.vectors.token_pooling import pool_tokens
@@ -70,8 +71,7 @@ class TokenEncoder:
         refuse_unknown(f"encode_{side}", options, OPTIONS)
         for name, known in _CHOICES.items():
             if (value := options.get(name, known[0])) not in known:
-                expected = f"one of {', '.join(map(repr, known))}"
-                raise ConfigError(field=name, expected=expected, value=value)
+                raise ConfigError(field=name, expected=one_of(known), value=value)
         given = cast(EncodeKeywords, {"prompt_name": getattr(self.tokens, side).prompt, **options})
         if options.get("prompt") is not None:
             given["prompt_name"] = options.get("prompt_name")

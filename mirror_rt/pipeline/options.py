@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from mirror_rt.errors import ConfigError, NonFiniteError, Setting
 from mirror_rt.pipeline.prompts import Prompts
+from mirror_rt.schema import one_of
 from mirror_rt.tokens.chunking import OnTooLong
 from mirror_rt.vectors.quantization import EmbeddingPrecision, Quantizer
 
@@ -154,5 +155,4 @@ def _integer(name: str, value: object) -> int:
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        *most, last = map(repr, choices)
-        raise ConfigError(field=name, expected=f"{', '.join(most)} or {last}", value=value)
+        raise ConfigError(field=name, expected=one_of(choices), value=value)

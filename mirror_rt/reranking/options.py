@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypedDict, cast, get_args
+from typing import Literal, TypedDict, cast
 
 from mirror_rt.bundle.score_layers import ScoreActivation
-from mirror_rt.errors import ConfigError
 from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.schema import check_rules
 from mirror_rt.tokens.pairs import Truncation
 
 __all__ = ["PredictKeywords", "PredictOptions", "ScoreActivation", "Truncation"]
@@ -62,16 +62,7 @@ class PredictOptions:
     errors: OnPairError = "raise"
 
     def __post_init__(self) -> None:
-        choices = {
-            "activation": (None, *get_args(ScoreActivation)),
-            "truncation": get_args(Truncation),
-            "on_too_long": get_args(OnPairTooLong),
-            "errors": get_args(OnPairError),
-        }
-        for name, allowed in choices.items():
-            if (value := getattr(self, name)) not in allowed:
-                expected = f"one of {', '.join(map(repr, allowed))}"
-                raise ConfigError(field=name, expected=expected, value=value)
+        check_rules(self)
 
 
 def of_pipeline(options: PredictOptions) -> EncodeKeywords:

@@ -6,7 +6,7 @@ import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.inference.load_options import LoadOptions
@@ -93,11 +93,6 @@ class ServerConfig:
                 " and CUDA graphs exclude each other: they are captured while "
                 "nothing else uses the card, so restart the server for another model",
             )
-        choices = {"on_too_long": (*get_args(OnTooLong), None),
-                   "unknown_fields": get_args(UnknownFields)}  # fmt: skip
-        for name, known in choices.items():
-            if (value := getattr(self, name)) not in known:
-                raise ConfigError(field=name, expected=f"one of {known}", value=value)
         if self.max_waiting_texts < self.max_items:
             raise ConfigError(
                 Setting("max_waiting_texts"),

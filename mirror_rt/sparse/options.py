@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypedDict, cast, get_args
+from typing import Annotated, Literal, TypedDict, cast
 
-from mirror_rt.errors import ConfigError
 from mirror_rt.pipeline.options import EncodeKeywords
+from mirror_rt.schema import Rule, check_rules
 
 OnLongText = Literal["truncate", "truncate-left", "error"]
 OnUnusableText = Literal["raise", "zero"]
+_COUNT = Rule("an integer of at least 1", lambda most: isinstance(most, int) and most >= 1)
+_NOT_NEGATIVE = Rule("at least 0", lambda number: 0 <= number < math.inf)
 OF_PIPELINE = ("batch_size", "prompt_name", "prompt", "on_too_long", "errors")
 
 
@@ -49,25 +51,15 @@ class SparseOptions:
     """
 
     batch_size: int = 32
-    max_active_dims: int | None = None
-    threshold: float = 0.0
+    max_active_dims: Annotated[int | None, _COUNT] = None
+    threshold: Annotated[float, _NOT_NEGATIVE] = 0.0
     prompt_name: str | None = None
     prompt: str | None = None
     on_too_long: OnLongText = "truncate"
     errors: OnUnusableText = "raise"
 
     def __post_init__(self) -> None:
-        choices = {"on_too_long": get_args(OnLongText), "errors": get_args(OnUnusableText)}
-        for name, allowed in choices.items():
-            if (value := getattr(self, name)) not in allowed:
-                expected = f"one of {', '.join(map(repr, allowed))}"
-                raise ConfigError(field=name, expected=expected, value=value)
-        most = self.max_active_dims
-        if most is not None and not (isinstance(most, int) and most >= 1):
-            expected = "an integer of at least 1, or None"
-            raise ConfigError(field="max_active_dims", expected=expected, value=most)
-        if not 0 <= self.threshold < math.inf:
-            raise ConfigError(field="threshold", expected="at least 0", value=self.threshold)
+        check_rules(self)
 
 
 def of_pipeline(options: SparseOptions) -> EncodeKeywords:

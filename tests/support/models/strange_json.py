@@ -43,7 +43,8 @@ def changed(document):
 
 def apply(document, changes):
     document = copy.deepcopy(document)
-    for at, what, value in changes:
+    for at, what, drawn in changes:
+        value = copy.deepcopy(drawn)  # later changes may be inside of it
         with contextlib.suppress(KeyError, IndexError, TypeError):  # gone by an earlier change
             if not at:
                 document = value if what == "replace" else document
