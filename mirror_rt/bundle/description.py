@@ -240,7 +240,8 @@ def describe_folder(
         pooling_fault=fault,
         prompts=prompts,
         default_prompt_name=default,
-        similarity=settings.text("similarity_fn_name") or "cosine",
+        similarity=settings.text("similarity_fn_name")
+        or ("dot" if settings.text("model_type") == "SparseEncoder" else "cosine"),
         truncate_dim=read_truncate_dim(settings),
         active=whole(settings.values.get("max_active_dims")),
         activation=settings.text("activation_fn"),

@@ -13,14 +13,23 @@ from typing import NoReturn
 
 from mirror_rt.compat import util
 from mirror_rt.compat.cross_encoder import CrossEncoder
+from mirror_rt.compat.late_interaction_text_embedding import LateInteractionTextEmbedding
+from mirror_rt.compat.multi_vector_encoder import MultiVectorEncoder
 from mirror_rt.compat.sentence_transformer import SentenceTransformer
+from mirror_rt.compat.sparse_encoder import SparseEncoder
+from mirror_rt.compat.sparse_text_embedding import SparseEmbedding, SparseTextEmbedding
 from mirror_rt.compat.text_embedding import TextCrossEncoder, TextEmbedding
 from mirror_rt.compat.util import SimilarityFunction
 
 __all__ = [
     "CrossEncoder",
+    "LateInteractionTextEmbedding",
+    "MultiVectorEncoder",
     "SentenceTransformer",
     "SimilarityFunction",
+    "SparseEmbedding",
+    "SparseEncoder",
+    "SparseTextEmbedding",
     "TextCrossEncoder",
     "TextEmbedding",
     "util",
@@ -30,14 +39,6 @@ _TUNE = "tune with `mirror-rt tune` or `mirror-rt train`"
 _ELSEWHERE = {
     "StaticModel": "Encoder.load of mirror_rt runs static models; `mirror-rt distill` makes them",
     "ImageEmbedding": "models here read texts alone",
-    **dict.fromkeys(
-        ("SparseEncoder", "SparseTextEmbedding"),
-        "SparseEncoder.load of mirror_rt runs sparse encoders",
-    ),
-    **dict.fromkeys(
-        ("MultiVectorEncoder", "LateInteractionTextEmbedding"),
-        "Encoder.encode_tokens of mirror_rt gives a vector for each token",
-    ),
     **dict.fromkeys(
         ("InputExample", "SentenceTransformerTrainer", "CrossEncoderTrainer", "losses"), _TUNE
     ),

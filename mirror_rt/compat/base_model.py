@@ -15,6 +15,7 @@ from mirror_rt.compat.saving import Saving
 from mirror_rt.errors import ConfigError, require
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.keywords import refuse_unknown
+from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.pipeline.prompts import Prompts
 
 logger = logging.getLogger("mirror_rt")
@@ -102,7 +103,7 @@ class BaseModel(Saving):
                 f"max_seq_length {value} is above the {most} tokens of the bundle: export it again "
                 f"with `mirror-rt export --max-length {value}`"
             )
-        self._loaded.pipeline.tokenizer.limit(value)
+        self._limit(value)
 
     @property
     def prompts(self) -> dict[str, str]:
@@ -187,10 +188,18 @@ class BaseModel(Saving):
     def _prompts(self) -> Prompts:
         return self._loaded.pipeline.defaults.prompts
 
+    @property
+    def _pipelines(self) -> list[Pipeline]:
+        return [self._loaded.pipeline]
+
+    def _limit(self, tokens: int) -> None:
+        for pipeline in self._pipelines:
+            pipeline.tokenizer.limit(tokens)
+
     def _set_prompts(self, prompts: Prompts) -> None:
         _find(prompts.by_name, prompts.default_name, "Default prompt name")
-        pipeline = self._loaded.pipeline
-        pipeline.defaults = replace(pipeline.defaults, prompts=prompts)
+        for pipeline in self._pipelines:
+            pipeline.defaults = replace(pipeline.defaults, prompts=prompts)
 
     def _prompt_text(self, prompt: str | None, name: str | None) -> str:
         """Return the text to put before each text; a prompt goes before the name of one."""

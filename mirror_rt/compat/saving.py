@@ -17,7 +17,9 @@ from mirror_rt.io.atomic import new_folder, sha256, write_json
 
 if TYPE_CHECKING:
     from mirror_rt.encoding.encoder import Encoder
+    from mirror_rt.late_interaction.encoder import MultiVectorEncoder
     from mirror_rt.reranking.reranker import Reranker
+    from mirror_rt.sparse.sparse_encoder import SparseEncoder
 
 _SETTINGS = "config_sentence_transformers.json"
 
@@ -25,7 +27,7 @@ _SETTINGS = "config_sentence_transformers.json"
 class Saving:
     """The methods that write a model: weights, graphs and card are those of its folder."""
 
-    _loaded: Encoder | Reranker
+    _loaded: Encoder | MultiVectorEncoder | Reranker | SparseEncoder
     prompts: Any
     default_prompt_name: Any
 
@@ -97,6 +99,8 @@ def _copy(source: Path, target: Path, settings: dict[str, Any]) -> None:
         values |= {name: settings[name] for name in ("prompts", "default_prompt_name")}
         if values["scores"]:
             values["scores"]["activation"] = settings["activation_fn"].rpartition(".")[2].lower()
+        if values["words"]:
+            values["words"]["active"] = settings["max_active_dims"]
         if _SETTINGS in values["files"]:
             record = FileRecord(declared.stat().st_size, sha256(declared))
             values["files"][_SETTINGS] = asdict(record)

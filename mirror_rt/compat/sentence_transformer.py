@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, overload
 
@@ -12,7 +11,7 @@ import numpy.typing as npt
 
 from mirror_rt.compat.arguments import as_tensor, limited, refuse, renamed, typed_as, with_blanks
 from mirror_rt.compat.base_model import Pool
-from mirror_rt.compat.model_properties import ModelProperties
+from mirror_rt.compat.model_properties import DOCUMENT_NAMES, ModelProperties, encode_as
 from mirror_rt.compat.util import (
     SimilarityFunction,
     pairwise_similarity,
@@ -34,28 +33,6 @@ Inputs = str | Sequence[str] | npt.NDArray[np.str_]
 OutputValue = Literal["sentence_embedding", "token_embeddings"] | None
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 _PRECISIONS = get_args(Precision)
-_DOCUMENT_NAMES = ("document", "passage", "corpus")
-
-
-def _encode_as(task: str, names: Sequence[str]) -> Callable[..., Any]:
-    """Make the method that encodes with the first prompt that a model has of these names."""
-
-    @renamed(sentences="inputs")
-    def encode(
-        self: SentenceTransformer, inputs: Inputs, prompt_name: str | None = None,
-        prompt: str | None = None, *rest: Any, **options: Any,
-    ) -> Any:  # fmt: skip
-        # It calls `encode` with keywords, as the original does, for classes that override it.
-        known = list(inspect.signature(SentenceTransformer.encode).parameters)[1:]
-        given = (inputs, prompt_name, prompt, *rest)
-        options = {**options, **dict(zip(known, given, strict=False)), "task": task}
-        if prompt_name is None and prompt is None:
-            options["prompt_name"] = self.encoder.prompts.first_of(names)
-        return self.encode(**options)
-
-    encode.__doc__ = f"Encode with the model's prompt `{task}`; arguments as in `encode`."
-    encode.__name__, encode.__qualname__ = f"encode_{task}", f"SentenceTransformer.encode_{task}"
-    return encode
 
 
 class SentenceTransformer(ModelProperties):
@@ -209,8 +186,8 @@ class SentenceTransformer(ModelProperties):
             result = as_tensor(vectors if convert_to_tensor else list(vectors))
         return result[0] if one else result
 
-    encode_query = typed_as(encode)(_encode_as("query", QUERY_NAMES))
-    encode_document = typed_as(encode)(_encode_as("document", _DOCUMENT_NAMES))
+    encode_query = typed_as(encode)(encode_as(encode, "query", QUERY_NAMES))
+    encode_document = typed_as(encode)(encode_as(encode, "document", DOCUMENT_NAMES))
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Compare all rows [n, D] with all rows [m, D]: float32 [n, m], larger is more alike."""

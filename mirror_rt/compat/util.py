@@ -18,6 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.compat.arguments import F, arrays_or_tensors, as_array, as_tensor
+from mirror_rt.compat.token_similarity import (
+    maxsim,
+    maxsim_pairwise,
+    mean_maxsim,
+    mean_maxsim_pairwise,
+)
 from mirror_rt.errors import ConfigError
 from mirror_rt.vectors import quantization
 from mirror_rt.vectors.normalization import normalize_rows
@@ -31,6 +37,10 @@ __all__ = [
     "dot_score",
     "euclidean_sim",
     "manhattan_sim",
+    "maxsim",
+    "maxsim_pairwise",
+    "mean_maxsim",
+    "mean_maxsim_pairwise",
     "normalize_embeddings",
     "pairwise_cos_sim",
     "pairwise_dot_score",
@@ -46,7 +56,7 @@ __all__ = [
 
 Floats = npt.NDArray[np.float32]
 Best = tuple[Floats, npt.NDArray[np.int64]]
-Compare = Callable[[Any, Any], Any]
+Compare = Callable[..., Any]
 
 
 class _Encodes(Protocol):
@@ -64,6 +74,8 @@ class SimilarityFunction(StrEnum):
     DOT = "dot"
     EUCLIDEAN = "euclidean"
     MANHATTAN = "manhattan"
+    MAXSIM = "maxsim"
+    MEAN_MAXSIM = "meanmaxsim"
 
     @classmethod
     def possible_values(cls) -> list[str]:
@@ -73,12 +85,14 @@ class SimilarityFunction(StrEnum):
     @staticmethod
     def to_similarity_fn(similarity_function: object) -> Compare:
         """Return a function that compares all rows of [n, D] with all of [m, D]."""
-        return partial(similarity, function_named(similarity_function))
+        name = function_named(similarity_function)
+        return _OF_TOKENS[name][0] if name in _OF_TOKENS else partial(similarity, name)
 
     @staticmethod
     def to_similarity_pairwise_fn(similarity_function: object) -> Compare:
         """Return a function that compares the rows of [n, D] with the same rows of [n, D]."""
-        return partial(pairwise_similarity, function_named(similarity_function))
+        name = function_named(similarity_function)
+        return _OF_TOKENS[name][1] if name in _OF_TOKENS else partial(pairwise_similarity, name)
 
 
 def function_named(name: Any) -> SimilarityFunction:
@@ -87,10 +101,16 @@ def function_named(name: Any) -> SimilarityFunction:
     if value not in known:
         raise ConfigError(
             field="similarity_fn_name",
-            expected=f"one of {', '.join(known)} (others are for a MultiVectorEncoder)",
+            expected=f"one of {', '.join(known)}",
             value=value,
         )
     return SimilarityFunction(value)
+
+
+_OF_TOKENS = {
+    SimilarityFunction.MAXSIM: (maxsim, maxsim_pairwise),
+    SimilarityFunction.MEAN_MAXSIM: (mean_maxsim, mean_maxsim_pairwise),
+}
 
 
 def _as_the_original(function: F) -> F:

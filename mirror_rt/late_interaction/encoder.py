@@ -63,6 +63,11 @@ class MultiVectorEncoder(LoadedBundle):
     def _describe(cls, folder: Path, options: LoadOptions) -> ModelDescription:
         return options.describe(folder, formats=(LATE,))
 
+    @property
+    def max_length(self) -> int:
+        """Most tokens of a query or a document, whichever may be longer."""
+        return self.manifest.max_length
+
     @overload
     def encode_query(  # type: ignore[overload-overlap]  # a string is an iterable of strings, too
         self, queries: str, **options: Unpack[EncodeKeywords]

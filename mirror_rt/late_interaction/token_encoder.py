@@ -56,7 +56,7 @@ class TokenEncoder:
     def encode(
         self,
         side: Side,
-        texts: list[Any],
+        texts: list[Any] | TextWindow,
         options: EncodeKeywords,
         pooling: tuple[float, int] | None = None,
     ) -> list[npt.NDArray[Any]]:
@@ -64,7 +64,7 @@ class TokenEncoder:
 
         Args:
             side: `query` or `document`.
-            texts: the texts, unchecked.
+            texts: the texts, unchecked, or a window of texts that were checked.
             options: some of those of `Encoder.encode`, see `OPTIONS`.
             pooling: the factor and the protected tokens of `pool_tokens`; None for no pooling.
         """
@@ -77,7 +77,8 @@ class TokenEncoder:
             given["prompt_name"] = options.get("prompt_name")
         pipeline, skipped = self.pipelines[side], self.sides[side].skipped
         plan = pipeline.plan_for_tokens(**given)
-        tokens = pipeline.tokenize(TextWindow.check(0, texts), plan).tokens
+        window = texts if isinstance(texts, TextWindow) else TextWindow.check(0, texts)
+        tokens = pipeline.tokenize(window, plan).tokens
         made = []
         found = vectors_of_rows(pipeline, tokens, plan)
         for vectors, (begin, end) in zip(found, tokens.spans(), strict=True):

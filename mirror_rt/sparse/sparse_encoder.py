@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -56,7 +56,11 @@ class SparseEncoder(LoadedBundle):
         tokenizer.check_ids(model.dimension)
         prompts = Prompts(manifest.prompts, manifest.default_prompt_name)
         self.pipeline = Pipeline(tokenizer, model, normalize=False, prompts=prompts)
-        self._queries = QueryTable.read(self.description)
+        self._queries = table = QueryTable.read(self.description)
+        self.query_pipeline = self.pipeline
+        """Tokenises queries: the same as `pipeline`, unless there is a table for them."""
+        if table is not None:
+            self.query_pipeline = Pipeline(table.tokenizer, model, normalize=False)
 
     @classmethod
     def load(cls, path_or_name: str | Path, **keywords: Unpack[LoadKeywords]) -> SparseEncoder:
@@ -138,10 +142,34 @@ class SparseEncoder(LoadedBundle):
         does not run.
         """
         options = self._with_prompt(QUERY_NAMES, options)
-        if self._queries is None:
-            return self.encode(inputs, **options)
         refuse_unknown("encode_query", options, SparseKeywords.__annotations__)
-        return self._look_up(self._queries, as_list(inputs), SparseOptions(**options))
+        return self._encode(as_list(inputs), SparseOptions(**options), query=True)
+
+    def encode_windows(
+        self,
+        stream: Iterable[TextWindow],
+        options: SparseOptions,
+        *,
+        query: bool = False,
+        pipeline: Pipeline | None = None,
+    ) -> Generator[list[SparseVector], None, None]:
+        """Encode window after window, as queries or not; one is tokenised while another runs.
+
+        Args:
+            stream: the windows; texts that cannot be encoded are refused as `options` say.
+            options: those of a call.
+            query: look the words up where there is a table for queries.
+            pipeline: tokenises in place of `pipeline`, or of `query_pipeline` for queries.
+        """
+        table = self._queries if query else None
+        plan = self.pipeline.plan(**of_pipeline(options))
+        pipeline = pipeline or (self.query_pipeline if query else self.pipeline)
+        with closing(one_ahead(partial(pipeline.tokenize, plan=plan), stream)) as tokenized:
+            for rows in tokenized:
+                if table is None:
+                    yield self._run(rows, plan, options)
+                else:
+                    yield _in_order(rows, self._weigh(table, rows, options))
 
     def decode(self, vector: SparseVector, top_k: int | None = None) -> list[tuple[str, float]]:
         """Return the words of a vector with their weights, the largest first.
@@ -167,19 +195,22 @@ class SparseEncoder(LoadedBundle):
         return cast(SparseKeywords, found)
 
     def _encode(
-        self, texts: list[str], options: SparseOptions, show_progress_bar: bool | None
+        self,
+        texts: list[str],
+        options: SparseOptions,
+        show_progress_bar: bool | None = False,
+        *,
+        query: bool = False,
     ) -> SparseVectors:
-        """Encode a list of texts, window by window; the next one is tokenised while one runs."""
-        plan, rows = self.pipeline.plan(**of_pipeline(options)), list[SparseVector]()
-        windows = _checked(texts, plan)
-        tokenize = partial(self.pipeline.tokenize, plan=plan)
+        rows = list[SparseVector]()
+        windows = _checked(texts, options)
         with (
             closing(progress_bar(len(texts), show_progress_bar)) as bar,
-            closing(one_ahead(tokenize, windows)) as tokenized,
+            closing(self.encode_windows(windows, options, query=query)) as encoded,
         ):
-            for tokens in tokenized:
-                rows += self._run(tokens, plan, options)
-                bar.update(len(tokens.truncated))
+            for vectors in encoded:
+                rows += vectors
+                bar.update(len(vectors))
         return SparseVectors.join(rows, self.dimension)
 
     def _run(self, rows: TokenRows, plan: EncodePlan, options: SparseOptions) -> list[SparseVector]:
@@ -196,29 +227,23 @@ class SparseEncoder(LoadedBundle):
         first = range(len(rows.tokens)) if work.first is None else work.first.tolist()
         return _in_order(rows, [found[row] for row in first])
 
-    def _look_up(
-        self, table: QueryTable, texts: list[str], options: SparseOptions
-    ) -> SparseVectors:
-        """Look up the words of queries in the table."""
-        plan, found = self.pipeline.plan(**of_pipeline(options)), list[SparseVector]()
-        pipeline = Pipeline(table.tokenizer, self.pipeline.model, normalize=False)
-        for window in _checked(texts, plan):
-            rows = pipeline.tokenize(window, plan)
-            words = [
-                vector.above(options.threshold).strongest(self._most(options))
-                for vector in table.weigh(rows.tokens)
-            ]
-            found += _in_order(rows, words)
-        return SparseVectors.join(found, self.dimension)
+    def _weigh(
+        self, table: QueryTable, rows: TokenRows, options: SparseOptions
+    ) -> list[SparseVector]:
+        """Look up the words of the queries of a window."""
+        most = self._most(options)
+        return [
+            vector.above(options.threshold).strongest(most) for vector in table.weigh(rows.tokens)
+        ]
 
     def __repr__(self) -> str:
         return f"SparseEncoder({str(self.folder)!r}, dimension={self.dimension})"
 
 
-def _checked(texts: list[str], plan: EncodePlan) -> list[TextWindow]:
+def _checked(texts: list[str], options: SparseOptions) -> list[TextWindow]:
     """Cut texts into windows; InvalidTextError names those that cannot be encoded."""
     windows = list(text_windows(texts))
-    if plan.errors == "raise" and any(window.invalid for window in windows):
+    if options.errors == "raise" and any(window.invalid for window in windows):
         raise InvalidTextError([pair for window in windows for pair in window.numbered()])
     return windows
 

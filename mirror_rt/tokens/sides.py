@@ -103,12 +103,22 @@ class SideTokenizer(TextTokenizer):
         cut = [before or now for before, now in zip(truncated, long, strict=True)]
         return TokenizedTexts(RaggedTokens.from_arrays(rows), cut)
 
+    def without_extension(self, texts: Sequence[str]) -> TokenizedTexts:
+        """Tokenise valid texts, without the prefix and the tokens that they are filled up with."""
+        tokens, truncated = super().__call__(texts)
+        rows = [self._cut(tokens.ids[begin:end]) for begin, end in tokens.spans()]
+        return TokenizedTexts(RaggedTokens.from_arrays(rows), truncated)
+
     def _row(self, ids: Ids) -> Ids:
+        ids = self._cut(ids)
+        missing = self._fillers[len(ids) + len(self._prefix) :]
+        return np.concatenate([ids[:1], self._prefix, ids[1:], missing])
+
+    def _cut(self, ids: Ids) -> Ids:
         if (over := len(ids) - self._room) > 0:
             first = self._before if self.left else self._room - self._after
             ids = np.delete(ids, np.s_[first : first + over])
-        missing = self._fillers[len(ids) + len(self._prefix) :]
-        return np.concatenate([ids[:1], self._prefix, ids[1:], missing])
+        return ids
 
 
 def read_sides(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +50,9 @@ class WordTokenizer:
     def __init__(self, encode: Callable[[list[str]], list[Encoding]]) -> None:
         self._encode = encode
         self._words = _core.WordIds(most=_MOST_WORDS)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> WordTokenizer:
+        return WordTokenizer(copy.deepcopy(self._encode, memo))
 
     def __call__(
         self, texts: Sequence[str], max_length: int

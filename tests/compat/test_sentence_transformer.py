@@ -220,8 +220,7 @@ def test_arguments_that_change_nothing_are_taken(both, caplog):
 
 
 def test_names_that_are_not_here_say_what_takes_their_place():
-    for name, hint in (("SparseEncoder", "sparse"), ("LateInteractionTextEmbedding", "each token"),
-                       ("StaticModel", "distill"), ("losses", "mirror-rt tune")):  # fmt: skip
+    for name, hint in (("StaticModel", "distill"), ("losses", "mirror-rt tune")):
         with pytest.raises(ImportError, match=f"no {name}: .*{hint}"):
             getattr(compat, name)
     assert not hasattr(compat, "nonsense")
