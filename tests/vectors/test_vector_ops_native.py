@@ -8,7 +8,11 @@ from native_build import run_check
 
 pytestmark = pytest.mark.compiled
 
-PARTS = ["isa_list", "parallel", "vector_ops/vector_ops", "vector_ops/kernels_portable"]
+PARTS = [
+    "isa_list",
+    "parallel",
+    *(f"vector_ops/{name}" for name in ("vector_ops", "maxsim", "kernels_portable")),
+]
 X86 = [*PARTS, "vector_ops/kernels_avx2", "vector_ops/kernels_avx512"]
 
 
