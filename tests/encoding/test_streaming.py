@@ -14,7 +14,7 @@ import pytest
 
 from mirror_rt import ConfigError, Encoder, InvalidTextError
 from mirror_rt.scheduling.tasks import scheduler_of
-from mirror_rt.tokens.windows import one_ahead, text_windows
+from mirror_rt.tokens.windows import cut_ranges, one_ahead, parallel_map, text_windows
 from rounding import NORM_ERROR
 
 TEXTS = ["the river", "a", "the old town " * 9, "word", "人生"]
@@ -25,6 +25,24 @@ def test_windows_by_count_and_by_characters():
     assert [len(w.texts) for w in text_windows(["x" * 6_000_000] * 7)] == [3, 3, 1]
     assert list(text_windows([])) == []
     assert [w.texts for w in text_windows([None, 3])] == [[None, 3]]
+
+
+def test_unusable_texts_have_their_numbers_in_the_input():
+    windows = text_windows(["a", "", "c", "d", " "], 3)
+    assert [[i for i, _ in window.numbered()] for window in windows] == [[1], [4]]
+
+
+def test_long_calls_are_cut_by_count_and_by_size():
+    assert cut_ranges([1, 1, 1, 1, 1], 2, 9) == [range(2), range(2, 4), range(4, 5)]
+    assert cut_ranges([4, 5, 1, 20, 1], 9, 9) == [range(2), range(2, 3), range(3, 4), range(4, 5)]
+
+
+def test_two_items_wait_for_each_thread():
+    drawn = []
+    with parallel_map(2) as in_threads:
+        results = in_threads(str, (drawn.append(i) or i for i in range(9)))
+        assert (next(results), drawn) == ("0", [0, 1, 2, 3, 4])
+        assert list(results) == [str(i) for i in range(1, 9)]
 
 
 def test_the_next_item_is_computed_while_one_is_used():
