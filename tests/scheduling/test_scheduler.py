@@ -505,3 +505,10 @@ def test_a_scheduler_that_nobody_holds_runs_what_waits(encoder):
     gc.collect()
     encoder.free()
     assert vector(future).tolist() == [3, ord("a")]
+
+
+def test_a_close_with_a_timeout_runs_the_texts_that_wait():
+    scheduler = Scheduler(StepEncoder(held=False))
+    futures = [scheduler.submit(f"text {i}") for i in range(9)]
+    scheduler.close(timeout=60)
+    assert all(future.result(0).embeddings.shape[0] == 1 for future in futures)
