@@ -169,6 +169,12 @@ def test_dictionaries_and_mentions(file):
         read_concept_folder(path.parent.parent)
 
 
+@pytest.mark.parametrize("line", ["D1", "||name", " ||name", "D1|| |", "D1||"])
+def test_a_line_of_a_dictionary_has_an_id_and_a_name(file, line):
+    with pytest.raises(DataError, match=r"line 2: expected ID\|\|name"):
+        read_dictionary(file("d.txt", "D1||name", line))
+
+
 def test_case_and_lines_without_a_concept_are_those_of_sapbert(file):
     """Of SapBERT's src/data_loader.py; other mentions keep their case, as COMETA's there."""
     names = read_dictionary(file("d.txt", "D1||Breast Cancer", "cui-less||Other", "D2|D3||A"))
