@@ -137,7 +137,7 @@ def refuse_pickled(described: ModelDescription) -> None:
 
 
 def native_variants(described: ModelDescription) -> dict[str, Variant]:
-    """Return the sums that the engine makes of the weights while it loads them."""
+    """Return a variant for each precision that the engine makes of the weights."""
     assert described.weights is not None
     file = described.weights.relative_to(described.folder).as_posix()
     return {name: Variant(file, name, "native") for name in PRECISIONS}

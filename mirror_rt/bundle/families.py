@@ -60,7 +60,7 @@ class Tensors:
         first_norm: of a layer that normalises its input: the norm before its attention.
         last_norm: of such a family: the norm behind all layers.
         query_norm, key_norm: of the heads.
-        attention_after, out_after: norms of the sums that the halves of a layer add.
+        attention_after, out_after: norms of the outputs of a layer's halves, before they are added.
         relative: the bias of the scores by distance.
         distances: vectors of distances, times which queries and keys are added to the scores, and
             their norm; empty for none.

@@ -19,9 +19,6 @@ from mirror_rt.io.tables import markdown_cell, markdown_table
 from mirror_rt.plugins import load_plugins
 
 _TAGS = ["feature-extraction", "onnx", "onnxruntime", "sentence-embeddings"]
-_TAGS_OF_PAIRS = ["cross-encoder", "onnx", "reranker"]
-_TAGS_OF_TOKENS = ["colbert", "late-interaction", "multi-vector", "onnx"]
-_TAGS_OF_WORDS = ["onnx", "sparse-encoder", "splade"]
 _PAPER = "[Mirror-BERT](https://aclanthology.org/2021.emnlp-main.109/)"
 # Of recipes that name no system, see `_system`; others are in the tables of installed packages.
 _UNNAMED = {
@@ -37,22 +34,25 @@ _PARITY = {
     "spearman": "Spearman",
 }
 
-_RERANKING = (
-    "```python\nfrom mirror_rt import Reranker\n\nreranker = Reranker.load({})\n"
-    'ranking = reranker.rank("a query", ["one document", "another"])\n```'
-)
-_WEIGHING = (
-    "```python\nfrom mirror_rt import SparseEncoder\n\nencoder = SparseEncoder.load({})\n"
-    'query = encoder.encode_query("a query")\n'
-    'documents = encoder.encode_document(["one document", "another"])\n```'
-)
-
-
-_LATE = (
-    "```python\nfrom mirror_rt import MultiVectorEncoder\n\n"
-    "encoder = MultiVectorEncoder.load({})\n"
-    'ranking = encoder.rank("a query", ["one document", "another"])\n```'
-)
+# Of models with a head of their own, by its field in the manifest: their tags, and how to use them.
+_OWN_HEADS = {
+    "scores": (
+        ["cross-encoder", "onnx", "reranker"],
+        "from mirror_rt import Reranker\n\nreranker = Reranker.load({})\n"
+        'ranking = reranker.rank("a query", ["one document", "another"])',
+    ),
+    "words": (
+        ["onnx", "sparse-encoder", "splade"],
+        "from mirror_rt import SparseEncoder\n\nencoder = SparseEncoder.load({})\n"
+        'query = encoder.encode_query("a query")\n'
+        'documents = encoder.encode_document(["one document", "another"])',
+    ),
+    "tokens": (
+        ["colbert", "late-interaction", "multi-vector", "onnx"],
+        "from mirror_rt import MultiVectorEncoder\n\nencoder = MultiVectorEncoder.load({})\n"
+        'ranking = encoder.rank("a query", ["one document", "another"])',
+    ),
+}
 
 
 def write_model_card(folder: Path, manifest: Manifest) -> None:
@@ -122,12 +122,9 @@ def _front_matter(manifests: Iterable[Manifest]) -> str:
 
 
 def _tags(manifests: list[Manifest]) -> list[str]:
-    if any(manifest.scores for manifest in manifests):
-        return _TAGS_OF_PAIRS
-    if any(manifest.words for manifest in manifests):
-        return _TAGS_OF_WORDS
-    if any(manifest.tokens for manifest in manifests):
-        return _TAGS_OF_TOKENS
+    for name, (tags, _) in _OWN_HEADS.items():
+        if any(getattr(manifest, name) for manifest in manifests):
+            return tags
     return sorted({*_TAGS, *filter(None, map(_system, manifests))})
 
 
@@ -221,12 +218,10 @@ def _usage(manifest: Manifest, name: str | None) -> str:
     parts = []
     if name:
         parts.append(f"```bash\nmirror-rt pull {name} --out {folder}\n```")
-    if manifest.scores:
-        return "\n\n".join([*parts, _RERANKING.format(json.dumps(name or folder))])
-    if manifest.tokens:
-        return "\n\n".join([*parts, _LATE.format(json.dumps(name or folder))])
-    if manifest.words:
-        return "\n\n".join([*parts, _WEIGHING.format(json.dumps(name or folder))])
+    for field, (_, lines) in _OWN_HEADS.items():
+        if getattr(manifest, field):
+            used = f"```python\n{lines.format(json.dumps(name or folder))}\n```"
+            return "\n\n".join([*parts, used])
     parts += [
         "With mirror_rt (neither torch nor transformers is needed):",
         _python_usage(name or folder),

@@ -1,4 +1,4 @@
-"""Resolve a name that a user gives to a folder: a path, a ready model, or a repository on a hub.
+"""Find the folder that a user names: a path, a ready model, or a repository on a hub.
 
 The files of a loaded folder may be mapped still: whether they were written to is seen here, too.
 """

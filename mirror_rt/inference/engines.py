@@ -179,7 +179,7 @@ def engine_version(provider: str) -> dict[str, str]:
 
 
 def openvino_offer() -> str | None:
-    """Return the gain of OpenVINO here, in words; None if it is not installed.
+    """Say how OpenVINO would run graphs here; None if it is not installed.
 
     It is not imported, which would take longer than loading a small bundle.
     """

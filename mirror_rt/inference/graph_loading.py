@@ -268,7 +268,7 @@ class _Opener:
 
 
 def _without_card(options: LoadOptions) -> LoadOptions:
-    """Return the options of the provider in the place of a card, which gets none for one."""
+    """Return the options for a provider in the place of a card: those of cards are left out."""
     return replace(options, devices=None, cuda_graphs=False, provider_options={})
 
 

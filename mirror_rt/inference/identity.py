@@ -24,7 +24,7 @@ def model_identity(
     Args:
         digest: that of the files (see `digest_of`).
         load: the options that the model is loaded with.
-        providers: the devices that run it, the preferred one first.
+        providers: the execution providers that run it, the preferred one first.
         **more: values in the place of those of `load`, or beside them.
     """
     from mirror_rt.version import __version__

@@ -34,8 +34,8 @@ logger = logging.getLogger("mirror_rt")
 # back: 16,384 tokens of all-MiniLM-L6-v2 take 1 GB, which would otherwise never be freed.
 _KEEP_TOKENS = 4096
 
-# This fusion would join products that the exporter takes apart on purpose: on the CPU,
-# onnxruntime's SkipLayerNormalization adds number by number.
+# This fusion would join the sum and the normalisation that the exporter takes apart on purpose: on
+# the CPU, onnxruntime's SkipLayerNormalization adds number by number.
 _SLOW_ON_CPU = ["SkipLayerNormFusion"]
 
 

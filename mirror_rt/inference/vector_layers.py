@@ -80,7 +80,7 @@ class LinearLayer:
 
 
 class TextHead:
-    """Makes vectors of texts: poolings, the layers behind them, and the cut of vectors.
+    """The last steps to vectors of texts: poolings, the layers behind them, and the cut.
 
     Args:
         described: the description of the folder.

@@ -35,7 +35,7 @@ def check_stream(inputs: Any, window: int) -> None:
 
 
 def why_no_texts(inputs: Any) -> str | None:
-    """Return the kind of `inputs` that is no iterable of texts, in words; None if it can be one.
+    """Say why `inputs` is no iterable of texts, by its type; None if it can be one.
 
     Iterating a table gives the names of its columns, or rows, which are no texts. Tables are known
     by what they have, since the libraries that make them are not imported: pandas and polars

@@ -40,7 +40,7 @@ class Case(NamedTuple):
     """A problem that both cores solve; the tiles are those of `CudaKernel`.
 
     With `alike` both views are the same, and their pull on each other, which exceeds all the rest
-    in a large batch, vanishes: the rest of a gradient are the products of the tiles.
+    in a large batch, vanishes: the products of the tiles are left of a gradient.
     """
 
     n: int

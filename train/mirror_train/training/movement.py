@@ -26,8 +26,8 @@ from mirror_train.recipes.recipe import Recipe
 
 logger = logging.getLogger("mirror_train")
 
-# The end of a run: all steps of the recipe or its epochs; the budget of movement; or too few
-# neighbours kept.
+# The reasons why a run ends: all steps of the recipe or its epochs; the budget of movement; or too
+# few neighbours kept.
 EndedBy = Literal["steps", "epochs", "movement", "neighbours"]
 
 _WORDS, _NEAREST = 1000, 10

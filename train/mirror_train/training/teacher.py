@@ -46,7 +46,7 @@ class Lesson:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Name the teacher as it decides the result of a run, besides its other settings."""
+        """Return the teacher's part of a run's identity."""
         taught = len(self.strings) - self.strings.count(None)
         partly = {"taught": taught} if taught < len(self.strings) else {}
         return {"teacher": self.digest} | partly
