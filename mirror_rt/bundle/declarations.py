@@ -18,6 +18,7 @@ from mirror_rt.schema import InnerFolder, InnerPath, build
 MODULES = "modules.json"
 METADATA = "artifact.metadata"  # of Stanford's ColBERT
 ROUTER = "router_config.json"
+QUERY, DOCUMENT = "query", "document"  # its routes
 _LIBRARY = "sentence_transformers."
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from mirror_rt.bundle.declarations import DOCUMENT
 from mirror_rt.bundle.description import STORED, describe_folder
 from mirror_rt.bundle.manifest import Layout, Manifest
 from mirror_rt.bundle.onnx_files import onnx_variants
@@ -65,7 +66,7 @@ def deciding_files(folder: Path) -> list[Path]:
         return _recorded(folder)
     every = [folder / name for name in visible_files(folder)]
     graphs = {folder / variant.file for variant in onnx_variants(folder).values()}
-    described = describe_folder(folder)
+    described = describe_folder(folder, route=DOCUMENT)  # queries may have no model
     is_static = described.is_static
     if not graphs and not described.weights and not is_static:
         Manifest.read(folder, None)  # its error says what the folder is instead

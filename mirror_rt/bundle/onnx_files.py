@@ -22,7 +22,7 @@ from mirror_rt.bundle.checkpoint_files import (
     shards_of,
 )
 from mirror_rt.bundle.classifier import describe_cross_encoder, describe_scoring_graphs
-from mirror_rt.bundle.declarations import INDEX, METADATA, WEIGHTS
+from mirror_rt.bundle.declarations import DOCUMENT, INDEX, METADATA, WEIGHTS
 from mirror_rt.bundle.description import ModelDescription, describe_folder
 from mirror_rt.bundle.families import FAMILIES, GENERIC
 from mirror_rt.bundle.graph_header import read_header
@@ -41,7 +41,7 @@ from mirror_rt.bundle.manifest import (
     declared_format,
 )
 from mirror_rt.bundle.plain_manifest import PoolingChoice, describe_plain
-from mirror_rt.bundle.sparse_files import DOCUMENT, describe_sparse
+from mirror_rt.bundle.sparse_files import describe_sparse
 from mirror_rt.bundle.static_files import FILES, describe_static
 from mirror_rt.errors import BundleError, ConfigError
 from mirror_rt.tokens.settings import TokenizerSettings

@@ -20,7 +20,13 @@ from mirror_rt.bundle.checkpoint_files import (
     sizes_of,
 )
 from mirror_rt.bundle.classifier import NAMES
-from mirror_rt.bundle.declarations import WEIGHTS, read_routes, read_text_options
+from mirror_rt.bundle.declarations import (
+    DOCUMENT,
+    QUERY,
+    WEIGHTS,
+    read_routes,
+    read_text_options,
+)
 from mirror_rt.bundle.description import ModelDescription, describe_folder
 from mirror_rt.bundle.json_document import naming
 from mirror_rt.bundle.manifest import MOST_TOKENS, WORDS, Layout, Manifest
@@ -31,7 +37,6 @@ from mirror_rt.errors import BundleError
 from mirror_rt.io.tensors import MappedTensors
 from mirror_rt.schema import build
 
-QUERY, DOCUMENT = "query", "document"
 _TABLE = "SparseStaticEmbedding"
 _ENCODERS = (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"])
 

@@ -1,10 +1,13 @@
 """Sparse encoders over HTTP, in the form of text-embeddings-inference."""
 
+import shutil
+
 import numpy as np
 import pytest
 
 from asgi_calls import Call, run
 from mirror_rt import SparseEncoder
+from mirror_rt.bundle.identity import digest_of
 from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.server import ServerConfig, create_app
 from mirror_rt.server.models import service
@@ -65,3 +68,19 @@ def test_as_many_texts_as_their_weights_have_room(app, monkeypatch):
     monkeypatch.setattr(service, "_MOST_NUMBERS", 2000)
     assert ask(app, "/embed_sparse", {"inputs": TEXTS[:2]})[0] == 200
     assert ask(app, "/embed_sparse", {"inputs": TEXTS})[0] == 413
+
+
+def test_a_folder_with_a_table_for_queries_is_served(tiny_sparse, tmp_path):
+    """Its identity has the weights of documents, and the table."""
+    folder = shutil.copytree(tiny_sparse("bert", looks_up=True), tmp_path / "router")
+    app = create_app([folder], ServerConfig(load=LoadOptions(threads=1)))
+    app.state.registry.wait_until_warm()
+    try:
+        assert ask(app, "/embed_sparse", {"inputs": TEXTS[1]})[0] == 200
+    finally:
+        app.state.registry.close()
+    before = digest_of(folder)
+    for weights in (*folder.glob("*/model.safetensors"), folder / "router_config.json"):
+        weights.write_bytes(weights.read_bytes() + b" ")
+        assert digest_of(folder) != before
+        before = digest_of(folder)
