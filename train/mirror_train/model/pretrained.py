@@ -20,9 +20,9 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from mirror_rt.bundle.declarations import DOCUMENT
 from mirror_rt.bundle.description import ModelDescription, describe_folder
 from mirror_rt.bundle.families import family_of, positions
-from mirror_rt.bundle.sparse_files import DOCUMENT
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.io.atomic import sha256
 from mirror_rt.tokens.settings import lowercase_first
