@@ -81,9 +81,8 @@ class SideTokenizer(TextTokenizer):
         self._fillers = np.full(side.least, filler if side.attended else ~filler, np.int32)
         known = map(tokenizer.token_to_id, side.skipped)
         self.skipped = np.array([one for one in known if one is not None], np.int32)
-        self.max_length = (
-            side.max_length
-        )  # named by messages, and compared with the length of prompts
+        # Messages name it, and the length of a prompt is compared with it.
+        self.max_length = side.max_length
 
     def _id(self, token: str) -> int:
         found = self._tokenizer.token_to_id(token)

@@ -53,7 +53,8 @@ def nearest_negatives(
         int64 [n, count].
     """
     total = sides.shape[1]
-    near = search(units[sides].sum(axis=0), units[sides].sum(axis=0), count + _MORE).indices
+    sums = units[sides].sum(axis=0)
+    near = search(sums, sums, count + _MORE).indices
     found = np.full((total, count), -1, dtype=np.int64)
     for start in range(0, total, _BLOCK):
         rows = slice(start, start + _BLOCK)

@@ -124,8 +124,8 @@ class Recipe(Hyperparameters):
         guide_margin: makes the teacher a guide, which is not followed: two strings are no negatives
             of each other if their cosine by it is at least that of a string and its positive, less
             this margin (see `guided`).
-        mined_negatives: puts so many of the nearest strings of other groups, by the encoder before
-            tuning or by the guide, into the batch of each string (see `nearest_negatives`).
+        mined_negatives: number of strings of other groups that share the batch of each string: the
+            nearest, by the encoder before tuning or by the guide (see `nearest_negatives`).
     """
 
     level: Level

@@ -25,8 +25,9 @@ def mined_negatives(
 ) -> Rows | None:
     """Return the nearest negatives of each pair, int64 [n, k]; None where the recipe wants none.
 
-    A guide finds them by its own vectors, and leaves out what is likely to be false by the margin
-    that it has in the loss. The vectors of the encoder before tuning are kept in OUT.neighbours.
+    A guide finds them by its own vectors, and leaves out those that are likely to be false, by
+    the margin that it has in the loss. The vectors of the encoder before tuning are kept in
+    OUT.neighbours.
     """
     count = recipe.mined_negatives
     ids = None if data.group_ids is None or are_chained(data) else np.array(data.group_ids)
@@ -41,6 +42,7 @@ def mined_negatives(
         decides = {
             "weights": run.base.weights_sha256(),
             "pooling": untuned.head.pooling,
+            "max_length": untuned.max_length,
             "device": run.device.type,
         }
         vectors = kept_vectors(run, "neighbours", untuned.encode, texts, decides)
