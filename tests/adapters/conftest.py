@@ -71,6 +71,13 @@ def best(cross_encoder) -> list[tuple[str, float]]:
 
 
 @pytest.fixture(scope="session")
+def token_vectors() -> list[np.ndarray]:
+    """Vectors of the tokens of a query and of six documents, of unit length."""
+    drawn = [np.random.default_rng(i).standard_normal((4 + i, 8), np.float32) for i in range(7)]
+    return [one / np.linalg.norm(one, axis=1, keepdims=True) for one in drawn]
+
+
+@pytest.fixture(scope="session")
 def base(request) -> Path:
     """A BERT to tune."""
     if path := os.environ.get("MIRROR_RT_ADAPTER_BASE"):

@@ -8,11 +8,13 @@ import pytest
 pytest.importorskip("lancedb")
 
 import lancedb
+import pyarrow as pa
 from lancedb.embeddings import get_registry
 from lancedb.pydantic import LanceModel, Vector
 
 import mirror_rt.adapters.lancedb  # noqa: F401  # registers the function
-from rounding import ANY_BATCH
+from mirror_rt.vectors.maxsim import maxsim
+from rounding import ANY_BATCH, SCORE_ERROR
 
 
 @pytest.fixture
@@ -67,3 +69,19 @@ def test_a_row_without_text_is_an_error_at_once_or_a_bad_vector(table, monkeypat
     made, _ = table([], encode_kwargs={"errors": "nan"})
     made.add([{"text": "a"}, {"text": ""}], on_bad_vectors="drop")
     assert made.count_rows() == 1
+
+
+def test_vectors_of_tokens(tmp_path, token_vectors):
+    """As guides/late-interaction.md says that they are stored."""
+    query, stored = token_vectors[0], token_vectors[1:]
+    kind = pa.list_(pa.list_(pa.float32(), query.shape[1]))
+    rows = {
+        "id": pa.array(range(len(stored))),
+        "vector": pa.array([vectors.tolist() for vectors in stored], type=kind),
+    }
+    table = lancedb.connect(tmp_path / "late").create_table("texts", pa.table(rows))
+    found = table.search(query).distance_type("cosine").to_list()
+    expected = maxsim([query], stored)[0]
+    assert [row["id"] for row in found] == list(np.argsort(-expected))
+    for row in found:
+        assert len(query) - row["_distance"] == pytest.approx(expected[row["id"]], abs=SCORE_ERROR)

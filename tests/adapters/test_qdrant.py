@@ -12,7 +12,9 @@ from qdrant_client import AsyncQdrantClient, QdrantClient, models
 
 from mirror_rt import ConfigError
 from mirror_rt.adapters.qdrant import MirrorEmbedder
-from rounding import ANY_BATCH
+from mirror_rt.sparse.vectors import SparseVector
+from mirror_rt.vectors.maxsim import maxsim
+from rounding import ANY_BATCH, SCORE_ERROR
 
 
 @pytest.fixture
@@ -62,3 +64,39 @@ def test_bad_input(embedder, model):
         embedder.points(["a"], payloads=[])
     with pytest.raises(ConfigError, match="precision must be float32 or float16 for Qdrant"):
         MirrorEmbedder(model, encode_kwargs={"precision": "int8"})
+
+
+def test_vectors_of_tokens_and_of_words(token_vectors):
+    """As guides/late-interaction.md and guides/sparse.md say that they are stored."""
+    query, stored = token_vectors[0], token_vectors[1:]
+    expected = maxsim([query], stored)[0]
+    client = QdrantClient(":memory:")
+    client.create_collection(
+        "texts",
+        vectors_config=models.VectorParams(
+            size=query.shape[1],
+            distance=models.Distance.DOT,
+            multivector_config=models.MultiVectorConfig(
+                comparator=models.MultiVectorComparator.MAX_SIM
+            ),
+        ),
+        sparse_vectors_config={"words": models.SparseVectorParams()},
+    )
+    words = [
+        SparseVector(np.array([i, 7], np.int32), np.array([1, i], np.float32)).as_dict()
+        for i in range(len(stored))
+    ]
+    points = [
+        models.PointStruct(
+            id=i, vector={"": vectors.tolist(), "words": models.SparseVector(**words[i])}
+        )
+        for i, vectors in enumerate(stored)
+    ]
+    client.upsert("texts", points)
+    found = client.query_points("texts", query=query.tolist()).points
+    assert [point.id for point in found] == list(np.argsort(-expected))
+    for point in found:
+        assert point.score == pytest.approx(expected[point.id], abs=SCORE_ERROR)
+    asked = models.SparseVector(**words[3])
+    (best, *_) = client.query_points("texts", query=asked, using="words").points
+    assert (best.id, best.score) == (len(stored) - 1, 3 * (len(stored) - 1))

@@ -1,8 +1,6 @@
 """Precisions and targets: every variant of a bundle against PyTorch."""
 
 import dataclasses
-import functools
-import importlib.util
 import json
 import shutil
 
@@ -301,35 +299,6 @@ def test_islands(all_variants, variant, kind, attention):
     assert kinds[attention] == {10}
     assert kinds["BiasGelu"] == {kind}
     assert kind in kinds["Gather"]  # another one restores the padding of what is pooled
-
-
-@functools.cache
-def families():
-    spec = importlib.util.spec_from_file_location(
-        "families", ROOT / "benchmarks" / "encode" / "families.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@functools.cache
-def documented():
-    begin, end = families().MARKERS
-    text = (ROOT / "docs/reference/bundle.md").read_text(encoding="utf-8")
-    lines = text.split(begin)[1].split(end)[0].split("\n\n")[0].splitlines()
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-
-
-@pytest.mark.parametrize("family", tiers(TINY, fast=("bert", "modernbert")))
-def test_the_table_of_families_is_true(family, all_variants):
-    made = families().row(family, Manifest.read(all_variants(family)))
-    (told,) = [row for row in documented() if row[0] == made[0]]
-    assert told[:6] == made[:6]
-    assert float(told[6]) < RUN_ERROR
-    assert float(told[7]) == pytest.approx(float(made[7]), abs=1e-5)
-    for said, found in zip(told[8].split(", "), made[8].split(", "), strict=True):
-        assert float(said) == pytest.approx(float(found), abs=2e-3)
 
 
 REPORT = {"texts": 3, "min_tokens": 1, "max_tokens": 9, "max_difference": 0.0, "mean_cosine": 1.0,
