@@ -142,6 +142,8 @@ LEDGER: dict[str, dict[str, Key]] = {
     "config.json": {
         **_used("the family, whose row says how positions are numbered", "model_type"),
         **_used("the length of a token vector", "hidden_size", "dim", "d_model", "n_embd"),
+        **_used("the same fields of the part for texts, of a model that takes images as well",
+                "text_config"),
         **_used("the token to pad with", "pad_token_id"),
         **_used("most tokens of a text", "max_position_embeddings", "position_biased_input"),
         **_used("whether it encodes texts or scores pairs", "architectures"),

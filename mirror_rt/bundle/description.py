@@ -29,6 +29,7 @@ from mirror_rt.bundle.declarations import (
     whole,
 )
 from mirror_rt.bundle.declared_keys import NOTHING, read_declared, refuse
+from mirror_rt.bundle.families import FAMILIES
 from mirror_rt.bundle.manifest import BUNDLES, Format, Layout, Manifest, PoolingMode
 from mirror_rt.errors import BundleError
 from mirror_rt.tokens.settings import TokenizerSettings
@@ -173,6 +174,17 @@ class ModelDescription:
         return self.poolings
 
 
+def _of_texts(config: dict[str, Any]) -> dict[str, Any]:
+    """Return config.json with the sizes of the part for texts, of a model that takes images, too.
+
+    A family that is known here has no parts.
+    """
+    part = config.get("text_config")
+    if str(config.get("model_type")) in FAMILIES or not isinstance(part, dict):
+        return config
+    return config | part | {name: config.get(name) for name in ("model_type", "architectures")}
+
+
 def _gives_tokens(kind: str | None, config: Mapping[str, Any], modules: list[str]) -> bool:
     if modules:  # earlier versions of PyLate did not say the kind
         of_tokens = modules[:2] == ["Transformer", "Dense"] and kind is None
@@ -245,7 +257,7 @@ def describe_folder(
         truncate_dim=read_truncate_dim(settings),
         active=whole(settings.values.get("max_active_dims")),
         activation=settings.text("activation_fn"),
-        config=config.values,
+        config=_of_texts(config.values),
         token_options=settings.values | texts.values | metadata.values if late else {},
         sizes=config.sizes,
         declared_length=length_of(texts, tokenizer, config),

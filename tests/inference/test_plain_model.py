@@ -181,6 +181,21 @@ def test_the_inputs_of_published_graphs(publish, width):
         )
 
 
+def test_sizes_of_a_part_for_texts(publish):
+    """As of models that take images, too: transformers reads `get_text_config()`."""
+    folder = publish()
+    with Encoder.load(folder) as encoder:
+        expected, length = encoder.encode(TEXTS), encoder.max_length
+    config = json.loads((folder / "config.json").read_text())
+    names = ("hidden_size", "max_position_embeddings", "pad_token_id")
+    text = {name: config.pop(name) for name in names}
+    config |= {"model_type": "gemma3", "hidden_size": 5, "text_config": text}
+    (folder / "config.json").write_text(json.dumps(config))
+    with Encoder.load(folder) as encoder:
+        assert encoder.max_length == length
+        np.testing.assert_array_equal(encoder.encode(TEXTS), expected)
+
+
 @pytest.mark.parametrize(
     ("file", "values", "message"),
     [
