@@ -77,6 +77,7 @@ class Tensors:
         neighbours: whether neighbouring numbers rotate together, by angles in float64, and not
             each with the one half a head further.
         window, usual_window: field of config.json with the tokens of a window.
+        one_side: whether a causal family has half of these tokens in a window.
         full_every: which layers attend to all tokens, where no `layer_types` say it: those whose
             number and the last value are a multiple of the field of config.json, or its usual
             value; 0 for none.
@@ -118,6 +119,7 @@ class Tensors:
     neighbours: bool = False
     window: str = ""
     usual_window: int | None = None
+    one_side: bool = False
     full_every: tuple[str, int, int] = ("", 1, 0)
     renamed: tuple[tuple[str, str], ...] = ()
     layers: str = "num_hidden_layers"
@@ -166,6 +168,40 @@ _BERT = Family(
 )
 _IN_PARTS = Classifier("classifier.dense", "tanh", out="classifier.out_proj")
 _ROBERTA = dataclasses.replace(_BERT, classifier=_IN_PARTS, tensors=Tensors("roberta"))
+
+_MODERN_HEAD = Classifier(
+    "head.dense",
+    "classifier_activation",
+    norm="head.norm",
+    pooling="classifier_pooling",
+    biased=False,
+)
+_MODERN = Tensors(
+    "model",
+    words="embeddings.tok_embeddings",
+    positions="",
+    types="",
+    norm="embeddings.norm",
+    layer="layers.{}.",
+    query_key_value=("attn.Wqkv",),
+    attention_out=("attn.Wo",),
+    attention_norm="mlp_norm",
+    inner=("mlp.Wi",),
+    out=("mlp.Wo",),
+    first_norm="attn_norm",
+    last_norm="final_norm",
+    biased=(),
+    gated=True,
+    rotations={
+        "full_attention": ("global_rope_theta", 160_000.0),
+        "sliding_attention": ("local_rope_theta", 10_000.0),
+    },
+    window="local_attention",
+    usual_window=128,
+    full_every=("global_attn_every_n_layers", 3, 0),
+    activation=("hidden_activation", "gelu"),
+    epsilon=("norm_eps", 1e-5),
+)
 
 # The family of each model_type of config.json.
 FAMILIES = {
@@ -273,39 +309,8 @@ FAMILIES = {
         attention_interface=True,
         fused={"MultiHeadAttention": 1, "RotaryEmbedding": 2},
         attention_output="attn.Wo",
-        classifier=Classifier(
-            "head.dense",
-            "classifier_activation",
-            norm="head.norm",
-            pooling="classifier_pooling",
-            biased=False,
-        ),
-        tensors=Tensors(
-            "model",
-            words="embeddings.tok_embeddings",
-            positions="",
-            types="",
-            norm="embeddings.norm",
-            layer="layers.{}.",
-            query_key_value=("attn.Wqkv",),
-            attention_out=("attn.Wo",),
-            attention_norm="mlp_norm",
-            inner=("mlp.Wi",),
-            out=("mlp.Wo",),
-            first_norm="attn_norm",
-            last_norm="final_norm",
-            biased=(),
-            gated=True,
-            rotations={
-                "full_attention": ("global_rope_theta", 160_000.0),
-                "sliding_attention": ("local_rope_theta", 10_000.0),
-            },
-            window="local_attention",
-            usual_window=128,
-            full_every=("global_attn_every_n_layers", 3, 0),
-            activation=("hidden_activation", "gelu"),
-            epsilon=("norm_eps", 1e-5),
-        ),
+        classifier=_MODERN_HEAD,
+        tensors=_MODERN,
     ),
 }
 
@@ -365,6 +370,15 @@ _DECODER = Tensors(
     epsilon=("rms_norm_eps", 1e-6),
 )
 FAMILIES |= {
+    "modernbert-decoder": Family(
+        classifier=dataclasses.replace(_MODERN_HEAD, pooling="lasttoken"),
+        tensors=dataclasses.replace(
+            _MODERN,
+            query_key_value=tuple(f"attn.{x}_proj" for x in "qkv"),
+            causal=True,
+            one_side=True,
+        ),
+    ),
     "nomic_bert": Family(classifier=Classifier("nomic_bert.pooler.dense", "tanh"), tensors=_ROTARY),
     "gte": Family(
         classifier=Classifier("gte.pooler.dense", "tanh"),

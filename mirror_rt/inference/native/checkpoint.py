@@ -280,7 +280,8 @@ class _Finder:
         halved = not self.names.causal or self.config.get("use_bidirectional_attention")
         if width < 2 or not (causal or halved):
             raise _not_computed(self.described, f"a window of {width} tokens")
-        return width - 1 if causal else width // 2
+        own = width // 2 if self.names.one_side else width
+        return own - 1 if causal else width // 2
 
     def rotation(self, kind: str) -> Rotation:
         """Return by what the positions rotate queries and keys in a kind of layers."""

@@ -82,6 +82,9 @@ UNFUSED = {
         "max_position_embeddings": 128}),
     "megatron-bert": Tiny(),
     "xlm-roberta-xl": Tiny("unigram", ROBERTA_TOKENS, types=False, config=_ROBERTA),
+    "modernbert-decoder": Tiny("bpe", pooling="lasttoken", types=False, config={
+        "local_attention": 16, "pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3,
+        "bos_token_id": 2, "eos_token_id": 3}),
     "eurobert": Tiny("bpe", types=False, config=_DECODER | {
         "mask_token_id": 4, "classifier_pooling": "mean"}),
     "qwen2": Tiny("qwen", QWEN_TOKENS, pooling="lasttoken", types=False, config=_DECODER),
