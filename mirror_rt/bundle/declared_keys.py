@@ -167,6 +167,7 @@ LEDGER: dict[str, dict[str, Key]] = {
         **_used("the function that makes scores of the logits of pairs", "sentence_transformers",
                 "sbert_ce_default_activation_function"),
         **_used("biases, which not all engines add", "attention_bias", "mlp_bias"),
+        **_used("mixtures of experts, which a graph alone computes", "moe_every_n_layers"),
         **_used("whether the words of a head are those of the embeddings", "tie_word_embeddings"),
         **_idle("layers of X-MOD, which are its own", "adapter_reduction_factor",
                 "adapter_layer_norm", "adapter_reuse_layer_norm"),

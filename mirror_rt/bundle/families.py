@@ -329,6 +329,7 @@ _ROTARY = Tensors(
     inner=_GATED,
     out=("mlp.down_proj",),
     out_norm="post_mlp_layernorm",
+    plain={"moe_every_n_layers": (0, None)},  # no mixtures of experts
     biased=("norms",),
     gated=True,
     rotations={"full_attention": ("rope_theta", 1000.0)},

@@ -22,6 +22,7 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_p
 
 from json_files import change
 from mirror_rt import BundleError, ConfigError, Encoder, Reranker
+from mirror_rt.bundle.declared_keys import LEDGER
 from mirror_rt.bundle.families import FAMILIES
 from mirror_rt.bundle.identity import digest_of
 from mirror_rt.inference.native.runner import buckets
@@ -223,6 +224,18 @@ def test_other_models_are_refused(config, message, copy):
 def test_other_modern_models_are_refused(config, message, copy):
     with pytest.raises(BundleError, match=message):
         encode(copy("modernbert", **config))
+
+
+def test_mixtures_of_experts_are_refused(copy):
+    with pytest.raises(BundleError, match="does not compute moe_every_n_layers 2"):
+        encode(copy("nomic_bert", moe_every_n_layers=2))
+
+
+def test_what_a_family_refuses_is_read():
+    """A key that is in no ledger is left out of what is known of config.json."""
+    for name, family in FAMILIES.items():
+        for key in family.tensors.plain if family.tensors else ():
+            assert key in LEDGER["config.json"], name
 
 
 @pytest.mark.parametrize(
