@@ -6,16 +6,8 @@ import dataclasses
 import logging
 
 from mirror_export.derive import find_sensitive_layers, write_graph
-from mirror_export.parity import (
-    GATES,
-    SCORE_GATES,
-    ParityReport,
-    compare,
-    compare_scores,
-    compare_tokens,
-)
+from mirror_export.parity import ParityReport
 from mirror_export.trace import Traced
-from mirror_rt import Encoder
 from mirror_rt.bundle.description import describe_folder
 from mirror_rt.bundle.manifest import Target, Variant
 from mirror_rt.evaluation import evaluate_similarity
@@ -23,9 +15,6 @@ from mirror_rt.inference.load_options import LoadOptions
 from mirror_rt.inference.native.kernel_choice import as_declared
 from mirror_rt.inference.providers import NATIVE
 from mirror_rt.inference.session import import_onnxruntime
-from mirror_rt.late_interaction.encoder import MultiVectorEncoder
-from mirror_rt.reranking.reranker import Reranker
-from mirror_rt.sparse.sparse_encoder import SparseEncoder
 
 logger = logging.getLogger("mirror_export")
 
@@ -72,30 +61,17 @@ def _compared(traced: Traced, name: str, variant: Variant) -> tuple[Variant, Par
     if native:
         provider = NATIVE
         options = dataclasses.replace(options, providers=NATIVE, variant=name)
-    exported: Encoder | Reranker | SparseEncoder | MultiVectorEncoder
-    if traced.scores is not None:
-        exported = Reranker(described, options)
-        report = compare_scores(traced.scores, exported, traced.texts)
-        report = dataclasses.replace(report, gate=SCORE_GATES[variant.precision])
-    elif traced.tokens is not None:
-        exported = MultiVectorEncoder(described, options)
-        gate = GATES[variant.precision]
-        report = compare_tokens(traced.tokens, exported.encoder, traced.texts, gate)
-    elif traced.words is not None:
-        exported = SparseEncoder(described, options)
-        report = compare(traced.words, exported, traced.texts, GATES[variant.precision])
-    else:
-        exported = Encoder(described, options)
-        report = compare(traced.vectors, exported, traced.texts, GATES[variant.precision])
+    exported, reference = traced.kind.loader(described, options), traced.reference
+    report = traced.kind.compare(reference.expected, exported, reference.texts, variant.precision)
     # Weights of more than 2 GB are in a file beside the graph.
     files = (traced.folder / variant.file, traced.folder / f"{variant.file}_data")
     size = sum(path.stat().st_size for path in files if path.is_file())
     parity = report.to_dict() | {"provider": provider, "bytes": size}
-    if traced.pairs is not None and isinstance(exported, Encoder):
+    if traced.pairs is not None:
         defined = parity["mean_cosine"] is not None  # vectors of NaN have no order
         parity |= {
             "spearman": evaluate_similarity(exported, traced.pairs) if defined else None,
-            "spearman_pytorch": traced.spearman,
+            "spearman_pytorch": reference.spearman,
             "spearman_pairs": len(traced.pairs.scores),
         }
     return dataclasses.replace(variant, parity=parity), report

@@ -77,7 +77,7 @@ def derive(traced: Traced) -> dict[str, Variant]:
 
 
 def _single_layers(traced: Traced, kind: ir.DataType) -> list[str]:
-    longest = sorted(traced.texts, key=size_of)[-_MEASURED:]
+    longest = sorted(traced.reference.texts, key=size_of)[-_MEASURED:]
     probe = Probe(traced.folder, traced.manifest, longest, rows=1)
     return single_layers(read_graph(traced.folder / Layout.model), probe, kind)
 
@@ -116,8 +116,8 @@ def find_sensitive_layers(traced: Traced) -> list[str]:
     model = read_graph(traced.folder / Layout.model)
     layers = quantize(model, switches=True)
     share_weights(model, traced.folder / KINDS["int8"].file)
-    probe = Probe(traced.folder, traced.manifest, traced.texts, rows=_ROWS)
-    return sensitive_layers(model, layers, probe, traced.vectors, GATES["int8"])
+    probe = Probe(traced.folder, traced.manifest, traced.reference.texts, rows=_ROWS)
+    return sensitive_layers(model, layers, probe, traced.reference.vectors, GATES["int8"])
 
 
 def remove_others(folder: Path, variants: Iterable[Variant]) -> None:

@@ -7,22 +7,20 @@ import hashlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mirror_export.config import KINDS, ExportConfig
-from mirror_export.words import Words
+from mirror_export.kinds.dense import Exported
+from mirror_export.kinds.pairs import Pairs
+from mirror_export.kinds.tokens import Tokens
+from mirror_export.kinds.words import Words
 from mirror_rt import Manifest
-from mirror_rt.bundle.classifier import Head as PairHead
-from mirror_rt.bundle.classifier import head_of
-from mirror_rt.bundle.families import family_of
 from mirror_rt.bundle.json_document import made_now
-from mirror_rt.bundle.late_interaction import describe_late_interaction
-from mirror_rt.bundle.manifest import LATE, PoolingMode
-from mirror_rt.bundle.packed_layers import pack_layers
+from mirror_rt.bundle.manifest import PoolingMode
+from mirror_rt.bundle.model_kinds import DENSE, LATE, WORDS
 from mirror_rt.errors import ConfigError, ModelError, Setting
 from mirror_rt.inference.session import import_onnxruntime
 from mirror_rt.io.atomic import check_free
-from mirror_rt.late_interaction.projection import Projection
-from mirror_rt.reranking.score_head import ScoreHead
 from mirror_train.model.declared_modules import declared_head
 from mirror_train.model.license import describe_base
 from mirror_train.model.model_checks import as_model_error
@@ -41,18 +39,14 @@ class Loaded:
         pretrained: the model and its tokenizer.
         head: makes text vectors; of a cross-encoder, those that its own head reads.
         manifest: that of the bundle, without its variants and files.
-        scores: the own head of a cross-encoder; None for an encoder.
-        layers: those of a late-interaction model behind its tokens; None for any other.
-        words: the own head of a sparse encoder; None for any other.
+        own: the rest of a model, by its kind.
     """
 
     config: ExportConfig
     pretrained: Pretrained
     head: Head
     manifest: Manifest
-    scores: ScoreHead | None
-    layers: Projection | None = None
-    words: Words | None = None
+    own: Exported
 
 
 def wanted_variants(config: ExportConfig) -> list[str]:
@@ -87,14 +81,15 @@ def find(config: ExportConfig) -> Source:
 def load(config: ExportConfig) -> Loaded:
     """Load the model to export, and choose the head and the manifest of its bundle."""
     pretrained = find(config).load(classifier=config.pooling == "auto")
-    if config.pooling == "auto" and pretrained.description.gives_tokens:
+    kind = pretrained.description.own_kind if config.pooling == "auto" else DENSE
+    if kind is LATE:
         return _load_late(config, pretrained)
-    own = None if pretrained.classifier is None else _read_head(pretrained)
-    scores = None if own is None else ScoreHead(own.described, pack_layers(own.weights))
-    sparse = config.pooling == "auto" and pretrained.description.kind == "SparseEncoder"
-    words = Words.read(pretrained) if sparse else None
-    read = "max" if words is not None else None if own is None else own.pooling
-    head = _head(pretrained, config, read)
+    own = Exported()
+    if kind is WORDS:
+        own = Words.read(pretrained)
+    elif pretrained.classifier is not None:
+        own = Pairs.read(pretrained)
+    head = _head(pretrained, config, own.pooling)
     if (manifest := pretrained.description.manifest) is not None:
         manifest.verify(pretrained.folder)  # or its provenance would not be that of the weights
     else:
@@ -106,17 +101,20 @@ def load(config: ExportConfig) -> Loaded:
         matryoshka=[part for part in manifest.matryoshka if part < dimension],
         pooling=head.pooling,
         normalize=head.normalize,
-        space=_vector_space(pretrained, head) if scores is None else None,
-        scores=None if scores is None else scores.described,
+        space=_vector_space(pretrained, head) if own.described is None else None,
         max_length=_max_length(pretrained, manifest, config),
         **made_now(),
-        format="mirror_rt bundle" if scores is None else "mirror_rt cross-encoder",
+        **_of_head(own),
     )
-    if words is not None:
-        manifest = dataclasses.replace(
-            manifest, words=words.layers, space=None, format="mirror_rt sparse encoder"
-        )
-    return Loaded(config, pretrained, head, manifest, scores, words=words)
+    return Loaded(config, pretrained, head, manifest, own)
+
+
+def _of_head(own: Exported) -> dict[str, Any]:
+    """Return the fields of a manifest that tell the kind of the model."""
+    if own.described is None:
+        return {"format": DENSE.format}
+    kind = own.described.kind
+    return {"format": kind.format, kind.field: own.described}
 
 
 def _load_late(config: ExportConfig, pretrained: Pretrained) -> Loaded:
@@ -126,28 +124,12 @@ def _load_late(config: ExportConfig, pretrained: Pretrained) -> Loaded:
             raise ConfigError(Setting(name), " is for encoders, not late-interaction models")
     if "cuda" in config.targets:  # whose graphs leave out tokens that none attends to
         raise ConfigError("the target cuda is for encoders, not late-interaction models")
-    described = pretrained.description
-    with as_model_error():
-        manifest = describe_late_interaction(described)
-        layers = Projection.read(dataclasses.replace(described, manifest=manifest))
+    own = Tokens.read(pretrained)
     manifest = dataclasses.replace(
-        manifest, base_model=describe_base(pretrained), variants={}, **made_now(), format=LATE
-    )
-    return Loaded(config, pretrained, Head(["mean"], normalize=False), manifest, None, layers)
-
-
-def _read_head(pretrained: Pretrained) -> PairHead:
-    """Return the head of a loaded classifier as data; ModelError for one that cannot be run."""
-    model, described = pretrained.classifier, pretrained.description
-    assert model is not None
-    family = family_of(model)
-    prefix = f"{family.tensors.prefix}." if family.tensors else ""
-    state = {name.removeprefix(prefix): weight for name, weight in model.state_dict().items()}
-    with as_model_error():
-        head = head_of(described, family, state.keys(), lambda name: state[name].numpy())
-    if problem := head.described.problem(pretrained.dimension):
-        raise ModelError(f"{pretrained.folder}: the head does not fit its encoder: {problem}")
-    return head
+        own.manifest, base_model=describe_base(pretrained), variants={}, **made_now(),
+        **_of_head(own),
+    )  # fmt: skip
+    return Loaded(config, pretrained, Head(["mean"], normalize=False), manifest, own)
 
 
 def _head(pretrained: Pretrained, config: ExportConfig, read: PoolingMode | None) -> Head:
@@ -187,7 +169,7 @@ def _vector_space(pretrained: Pretrained, head: Head) -> str:
 def _of_foreign(pretrained: Pretrained, head: Head) -> Manifest:
     settings = pretrained.description
     with as_model_error():
-        if settings.kind != "SparseEncoder":  # which was checked where its head was read
+        if settings.own_kind is not WORDS:  # which was checked where its head was read
             settings.check_kind(
                 "SentenceTransformer" if pretrained.classifier is None else "CrossEncoder"
             )

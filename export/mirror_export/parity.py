@@ -15,7 +15,6 @@ import numpy.typing as npt
 from mirror_rt.bundle.manifest import Precision
 from mirror_rt.encoding.batch_encoder import BatchEncoder, Vectors
 from mirror_rt.errors import ParityError
-from mirror_rt.late_interaction.token_encoder import TokenEncoder
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.pipeline import EncodedTexts, Pipeline
 from mirror_rt.reranking.reranker import Reranker
@@ -23,7 +22,6 @@ from mirror_rt.sparse.sparse_encoder import SparseEncoder
 from mirror_rt.tokens.pairs import Pair
 from mirror_rt.tokens.tokenization import TextTokenizer
 from mirror_rt.tokens.windows import text_windows
-from mirror_rt.vectors.normalization import normalize_rows
 
 # First word and number of words of each passage from the sample.
 _PASSAGES = [(start, count) for count in (15, 30, 60, 90, 120, 160, 200) for start in (0, 90, 180)]
@@ -34,7 +32,7 @@ _UNSPACED = ("ja", "th", "zh")
 # Pairs to compare on are made of neighbours, and of texts far apart.
 _APART = (1, 7, 31)
 # Small, so that the sample gives many batches with different padding.
-_BATCH = 8
+BATCH = 8
 
 Doubles = npt.NDArray[np.float64]
 
@@ -136,7 +134,7 @@ def encode_compared(
     pipeline: Pipeline, texts: list[Any], **options: Unpack[EncodeKeywords]
 ) -> EncodedTexts:
     """Encode texts, or pairs, to compare on; nothing is said of those that are cut."""
-    given: EncodeKeywords = {**options, "batch_size": _BATCH, "prompt": ""}
+    given: EncodeKeywords = {**options, "batch_size": BATCH, "prompt": ""}
     plan = pipeline.plan(**given)._replace(tells_of_cut=False)
     windows = text_windows(texts, invalid=pipeline.tokenizer.find_invalid(texts))
     return pipeline.encode(windows, plan)
@@ -156,34 +154,16 @@ def compare(
     return ParityReport(*_sizes(found, a - b), *means, gate)
 
 
-def compare_scores(expected: Vectors, exported: Reranker, pairs: list[Pair]) -> ParityReport:
-    """Compare the logits of pairs with `expected`, float32 [n, C]; the gate is that of fp32."""
+def compare_scores(
+    expected: Vectors, exported: Reranker, pairs: list[Pair], precision: Precision
+) -> ParityReport:
+    """Compare the logits of pairs with `expected`, float32 [n, C]."""
     found = encode_compared(exported.pipeline, pairs, errors="nan")
     a, b = _exact(expected, found)
     centred_a, centred_b = a - a.mean(axis=0), b - b.mean(axis=0)
     norms = np.linalg.norm(centred_a) * np.linalg.norm(centred_b)
     correlation = float((centred_a * centred_b).sum() / norms) if norms else math.nan
-    return ParityReport(*_sizes(found, a - b), None, None, SCORE_GATES["fp32"], correlation)
-
-
-def encode_tokens(encoder: TokenEncoder, texts: list[str]) -> list[Vectors]:
-    """Return the vectors of the tokens of texts, as queries and then as documents."""
-    options: EncodeKeywords = {"batch_size": _BATCH}
-    return [*encoder.encode("query", texts, options), *encoder.encode("document", texts, options)]
-
-
-def compare_tokens(
-    expected: list[Vectors], exported: TokenEncoder, texts: list[str], gate: Gate = GATES["fp32"]
-) -> ParityReport:
-    """Compare the vectors of tokens; the cosine of a text is the mean of those of its tokens."""
-    found = encode_tokens(exported, texts)
-    pairs = [[normalize_rows(one.astype(np.float64)) for one in both]
-             for both in zip(expected, found, strict=True) if len(both[0])]  # fmt: skip
-    cosines = np.array([np.einsum("td,td->t", *both).mean() for both in pairs])
-    largest = max(float(np.abs(a - b).max()) for a, b in pairs)
-    lengths = [len(a) for a, _ in pairs]
-    means = float(cosines.mean()), float(cosines.min())
-    return ParityReport(len(pairs), min(lengths), max(lengths), largest, *means, gate)
+    return ParityReport(*_sizes(found, a - b), None, None, SCORE_GATES[precision], correlation)
 
 
 def _exact(expected: Vectors, found: EncodedTexts) -> tuple[Doubles, Doubles]:

@@ -17,7 +17,8 @@ from mirror_rt.bundle.declared_keys import read_object
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.families import FAMILIES, Family
 from mirror_rt.bundle.json_document import naming, to_export
-from mirror_rt.bundle.manifest import Format, Layout, Manifest, Precision, Variant
+from mirror_rt.bundle.manifest import Layout, Manifest, Precision, Variant
+from mirror_rt.bundle.model_kinds import PAIRS, WITH_HEADS, Format
 from mirror_rt.bundle.plain_manifest import PoolingChoice, of_declared
 from mirror_rt.errors import BundleError
 from mirror_rt.io.tensors import MappedTensors
@@ -34,9 +35,8 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
 
 def describe_checkpoint(described: ModelDescription, pooling: PoolingChoice = "auto") -> Manifest:
     """Return the manifest of an encoder, by the declarations beside its weights."""
-    folder = described.folder
-    if pooling == "auto" and (described.is_classifier or described.answers):
-        raise BundleError(f"{folder} scores pairs of texts: mirror_rt.Reranker.load takes it")
+    if pooling == "auto" and described.own_kind is PAIRS:
+        raise BundleError(f"{described.folder} {PAIRS.advice}")
     checkpoint_family(described)
     made = of_declared(described, native_variants(described), pooling, "safetensors files")
     return with_history(described, made)
@@ -46,7 +46,7 @@ def with_history(described: ModelDescription, made: Manifest) -> Manifest:
     """Return a manifest that was made of weights, with the history of a tuned folder."""
     if (manifest := described.manifest) is None:
         return made
-    if manifest.pad_to is not None or (made.scores is None and manifest.pooling != made.pooling):
+    if manifest.pad_to is not None or (made.head is None and manifest.pooling != made.pooling):
         raise BundleError(
             f"{described.folder / Layout.manifest} declares the pooling {manifest.pooling}, which "
             "is computed by graphs alone"
@@ -57,9 +57,9 @@ def with_history(described: ModelDescription, made: Manifest) -> Manifest:
         max_length=min(manifest.max_length, made.max_length),
         pooling=made.pooling,
         normalize=made.normalize,
-        scores=made.scores,
         variants=made.variants,
         format=made.format,
+        **{kind.field: getattr(made, kind.field) for kind in WITH_HEADS},
     )
 
 

@@ -30,11 +30,12 @@ from mirror_rt.bundle.declarations import (
 )
 from mirror_rt.bundle.declared_keys import NOTHING, read_declared, refuse
 from mirror_rt.bundle.families import FAMILIES
-from mirror_rt.bundle.manifest import BUNDLES, Format, Layout, Manifest, PoolingMode
+from mirror_rt.bundle.manifest import BUNDLES, Layout, Manifest, PoolingMode
+from mirror_rt.bundle.model_kinds import DENSE, LATE, PAIRS, WORDS, Format, ModelKind
 from mirror_rt.errors import BundleError
 from mirror_rt.tokens.settings import TokenizerSettings
 
-ModelKind = Literal["SentenceTransformer", "CrossEncoder", "SparseEncoder"]
+LibraryClass = Literal["SentenceTransformer", "CrossEncoder", "SparseEncoder"]
 
 ADAPTER = "adapter_config.json"
 STORED: tuple[Format, ...] = ("mirror_rt encoder", *BUNDLES)
@@ -161,7 +162,16 @@ class ModelDescription:
         """
         return _answers(self.folder, self.config) and not self.poolings
 
-    def check_kind(self, expected: ModelKind) -> None:
+    @property
+    def own_kind(self) -> ModelKind:
+        """The kind of the model, by the declarations of others alone."""
+        if self.kind == "SparseEncoder":
+            return WORDS
+        if self.gives_tokens:
+            return LATE
+        return PAIRS if self.is_classifier or self.answers else DENSE
+
+    def check_kind(self, expected: LibraryClass) -> None:
         """Raise BundleError if the folder declares another kind of model."""
         if self.kind not in (None, expected):
             said = f"{self.folder} is a {self.kind} of sentence-transformers"

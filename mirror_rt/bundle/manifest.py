@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from mirror_rt.bundle.file_records import FileRecord, damage_of, verify
 from mirror_rt.bundle.json_document import read_document, read_json
+from mirror_rt.bundle.model_kinds import DENSE, KINDS, WITH_HEADS, Format, Head, ModelKind
 from mirror_rt.bundle.score_layers import ScoreLayers
 from mirror_rt.bundle.token_vectors import TokenVectors
 from mirror_rt.bundle.word_layers import WordLayers
@@ -29,34 +30,11 @@ Precision = Literal["fp32", "fp16", "bf16", "int8"]
 # `cpu` graphs run under every execution provider, `cuda` graphs only under CUDA; `native` variants
 # are made of the fp32 graph by the engine of this package, and `static` is a table of vectors.
 Target = Literal["cpu", "cuda", "native", "static"]
-# A tuned Hugging Face folder, and the bundle that `export` makes of it; both have a mirror.json.
-# `ONNX files` are those of other publishers, whose manifest is made in memory (onnx_files.py).
-# `static files` are those of model2vec and sentence-transformers (static_files.py).
-# `safetensors files` are those of transformers and sentence-transformers (checkpoint_files.py).
-# Other models than encoders of dense vectors have formats of their own, so that every version that
-# makes such vectors refuses them.
-Format = Literal[
-    "mirror_rt encoder",
-    "mirror_rt bundle",
-    "mirror_rt cross-encoder",
-    "mirror_rt multi-vector encoder",
-    "mirror_rt sparse encoder",
-    "ONNX files",
-    "static files",
-    "safetensors files",
-]
-_PAIRS: Format = "mirror_rt cross-encoder"
-WORDS: Format = "mirror_rt sparse encoder"
-LATE: Format = "mirror_rt multi-vector encoder"
-BUNDLES: tuple[Format, ...] = ("mirror_rt bundle", _PAIRS, WORDS, LATE)
+BUNDLES: tuple[Format, ...] = tuple(KINDS)
 
 # Advice for each format that is not the expected one.
-_HINTS = {
+_HINTS = {kind.format: f"it {kind.advice}" for kind in KINDS.values()} | {
     "mirror_rt encoder": "export it first: mirror-rt export {} --out BUNDLE",
-    "mirror_rt bundle": "it makes vectors of texts: mirror_rt.Encoder.load takes it",
-    LATE: "it makes a vector of each token: mirror_rt.MultiVectorEncoder.load takes it",
-    WORDS: "it weighs words: mirror_rt.SparseEncoder.load takes it",
-    _PAIRS: "it scores pairs of texts: mirror_rt.Reranker.load takes it",
 }
 
 # These limits are far above every published model; they keep a damaged number from allocating
@@ -87,10 +65,6 @@ class Layout:
     model = "onnx/model.onnx"
     tokenizer = "tokenizer.json"
     heads = "heads/heads.json"  # optional, see mirror_rt.heads.task_heads
-    projection = "heads/projection.npy"  # of a late-interaction model, see late_interaction
-    scores = "heads/scores.npy"  # of a cross-encoder, see mirror_rt.reranking.score_head
-    words = "heads/words.safetensors"  # of a sparse encoder, see mirror_rt.sparse.word_head
-    queries = "heads/queries.safetensors"  # of one whose queries are looked up in a table
 
     @staticmethod
     def mapped(graph: str) -> str:
@@ -252,20 +226,15 @@ class Manifest:
             parts = [part for v in self.variants.values() for part in (v.file, v.weights) if part]
             if self.native is not None:
                 parts.append(self.native.file)
-            for name, kind in (("scores", _PAIRS), ("words", WORDS), ("tokens", LATE)):
-                if (getattr(self, name) is not None) != (self.format == kind):
-                    raise ValueError(f"format is {self.format!r}, and only {kind!r} has {name}")
-            if self.tokens is not None:
-                if problem := self.tokens.problem(self.dimension, self.max_length):
+            for kind in WITH_HEADS:
+                if (getattr(self, kind.field) is not None) != (self.format == kind.format):
+                    raise ValueError(
+                        f"format is {self.format!r}, and only {kind.format!r} has {kind.field}"
+                    )
+            if self.head is not None:
+                if problem := self.head.problem(self.dimension, self.max_length):
                     raise ValueError(problem)
-                parts.append(Layout.projection)
-            if self.scores is not None:
-                if problem := self.scores.problem(self.dimension):
-                    raise ValueError(problem)
-                parts.append(Layout.scores)
-            if self.words is not None:
-                looked_up = self.words.query_length is not None
-                parts += [Layout.words, *([Layout.queries] if looked_up else [])]
+                parts += self.head.files
             for required in (*parts, self.tokenizer):
                 if required not in self.files:
                     raise ValueError(f"files has no record of {required}")
@@ -273,7 +242,18 @@ class Manifest:
     @property
     def has_own_head(self) -> bool:
         """Tell whether a head of its own follows the vectors, in the place of declared layers."""
-        return any(part is not None for part in (self.scores, self.words, self.tokens))
+        return self.head is not None
+
+    @property
+    def head(self) -> Head | None:
+        """The head of its own that a model has, in whichever field; None for dense vectors."""
+        heads = (getattr(self, kind.field) for kind in WITH_HEADS)
+        return next((one for one in heads if one is not None), None)
+
+    @property
+    def kind(self) -> ModelKind:
+        """The kind of the model, by its head."""
+        return DENSE if self.head is None else self.head.kind
 
     @property
     def is_static(self) -> bool:

@@ -14,11 +14,11 @@ from typing import Any
 from mirror_rt.bundle.declared_keys import POOLING_FLAGS
 from mirror_rt.bundle.hub import hub_library, is_hub_name
 from mirror_rt.bundle.manifest import Layout, Manifest, Variant
+from mirror_rt.bundle.model_kinds import DENSE, WITH_HEADS
 from mirror_rt.io.atomic import new_file
 from mirror_rt.io.tables import markdown_cell, markdown_table
 from mirror_rt.plugins import load_plugins
 
-_TAGS = ["feature-extraction", "onnx", "onnxruntime", "sentence-embeddings"]
 _PAPER = "[Mirror-BERT](https://aclanthology.org/2021.emnlp-main.109/)"
 # Of recipes that name no system, see `_system`; others are in the tables of installed packages.
 _UNNAMED = {
@@ -32,26 +32,6 @@ _PARITY = {
     "correlation": "correlation",
     "max_difference": "largest difference",
     "spearman": "Spearman",
-}
-
-# Of models with a head of their own, by its field in the manifest: their tags, and how to use them.
-_OWN_HEADS = {
-    "scores": (
-        ["cross-encoder", "onnx", "reranker"],
-        "from mirror_rt import Reranker\n\nreranker = Reranker.load({})\n"
-        'ranking = reranker.rank("a query", ["one document", "another"])',
-    ),
-    "words": (
-        ["onnx", "sparse-encoder", "splade"],
-        "from mirror_rt import SparseEncoder\n\nencoder = SparseEncoder.load({})\n"
-        'query = encoder.encode_query("a query")\n'
-        'documents = encoder.encode_document(["one document", "another"])',
-    ),
-    "tokens": (
-        ["colbert", "late-interaction", "multi-vector", "onnx"],
-        "from mirror_rt import MultiVectorEncoder\n\nencoder = MultiVectorEncoder.load({})\n"
-        'ranking = encoder.rank("a query", ["one document", "another"])',
-    ),
 }
 
 
@@ -85,8 +65,9 @@ def pack_card(manifests: dict[str, Manifest], name: str) -> str:
         (f"[{path}]({path})", m.language or "", _base(m), str(m.dimension), ", ".join(m.variants))
         for path, m in manifests.items()
     ]
-    first = next(iter(manifests))
-    usage = f"```bash\nmirror-rt pull {name} --out pack\n```\n\n" + _python_usage(f"pack/{first}")
+    first, manifest = next(iter(manifests.items()))
+    pull = f"```bash\nmirror-rt pull {name} --out pack\n```"
+    usage = f"{pull}\n\n{_python_usage(f'pack/{first}', manifest)}"
     parts = [
         _front_matter(manifests.values()),
         f"# {name.partition('/')[2]}",
@@ -101,7 +82,9 @@ def pack_card(manifests: dict[str, Manifest], name: str) -> str:
 
 def _front_matter(manifests: Iterable[Manifest]) -> str:
     manifests = list(manifests)
-    pairs = any(manifest.scores for manifest in manifests)
+    kinds = [manifest.kind for manifest in manifests]
+    kind = next((one for one in WITH_HEADS if one in kinds), DENSE)
+    systems = [] if kind.field else filter(None, map(_system, manifests))
     licences = {_licence(manifest) for manifest in manifests}
     data = hub_library("a model card").ModelCardData(
         language=_one_or_all({code for m in manifests if (code := _language_code(m))}),
@@ -115,17 +98,10 @@ def _front_matter(manifests: Iterable[Manifest]) -> str:
             }
         ),
         library_name="mirror_rt",
-        pipeline_tag="text-ranking" if pairs else "sentence-similarity",
-        tags=_tags(manifests),
+        pipeline_tag=kind.task,
+        tags=sorted({*kind.tags, *systems}),
     )
     return f"---\n{data.to_yaml()}\n---"
-
-
-def _tags(manifests: list[Manifest]) -> list[str]:
-    for name, (tags, _) in _OWN_HEADS.items():
-        if any(getattr(manifest, name) for manifest in manifests):
-            return tags
-    return sorted({*_TAGS, *filter(None, map(_system, manifests))})
 
 
 def _system(manifest: Manifest) -> str | None:
@@ -179,26 +155,9 @@ def _introduction(manifest: Manifest) -> str:
             tuned = f"tuned on {strings} labelled rows{of} by {by}"
         elif (manifest.data or {}).get("supervised_pairs"):
             tuned = f"tuned on {strings} pairs{of} by {by}"
-    if scores := manifest.scores:
-        return (
-            f"A cross-encoder: pairs of texts in, {len(scores.labels)} score"
-            f"{'s' * (len(scores.labels) > 1)} out. {_base(manifest)}, {tuned}. The ONNX graph "
-            f"gives the vector of a pair, of which mirror_rt makes its score; a pair may have "
-            f"{manifest.max_length} tokens."
-        )
-    if tokens := manifest.tokens:
-        return (
-            f"A late-interaction model: a vector of {tokens.dimension(manifest.dimension)} "
-            f"dimensions for each token. {_base(manifest)}, {tuned}. The ONNX graph gives the "
-            f"vectors that mirror_rt projects; queries may have {tokens.query.max_length} tokens, "
-            f"documents {tokens.document.max_length}."
-        )
-    if words := manifest.words:
-        return (
-            f"A sparse encoder: strings in, weights of {words.size} words out, most of them 0. "
-            f"{_base(manifest)}, {tuned}. The ONNX graph gives vectors of tokens, of which "
-            f"mirror_rt makes the weights; texts may have {manifest.max_length} tokens."
-        )
+    if manifest.head is not None:
+        made, graph = manifest.head.introduction(manifest.dimension, manifest.max_length)
+        return f"{made} {_base(manifest)}, {tuned}. {graph}"
     made = f"A text encoder: strings in, vectors of {manifest.dimension} dimensions out. "
     if parts := " or ".join(map(str, manifest.matryoshka)):
         made += f"The first {parts} stand alone, too: `encode(texts, truncate_dim=N)`. "
@@ -218,13 +177,11 @@ def _usage(manifest: Manifest, name: str | None) -> str:
     parts = []
     if name:
         parts.append(f"```bash\nmirror-rt pull {name} --out {folder}\n```")
-    for field, (_, lines) in _OWN_HEADS.items():
-        if getattr(manifest, field):
-            used = f"```python\n{lines.format(json.dumps(name or folder))}\n```"
-            return "\n\n".join([*parts, used])
+    if manifest.has_own_head:
+        return "\n\n".join([*parts, _python_usage(name or folder, manifest)])
     parts += [
         "With mirror_rt (neither torch nor transformers is needed):",
-        _python_usage(name or folder),
+        _python_usage(name or folder, manifest),
     ]
     if manifest.is_static:
         return "\n\n".join([*parts, "model2vec and sentence-transformers load it, too."])
@@ -243,12 +200,8 @@ def _usage(manifest: Manifest, name: str | None) -> str:
     return "\n\n".join(parts)
 
 
-def _python_usage(bundle: str) -> str:
-    return (
-        "```python\nfrom mirror_rt import Encoder\n\n"
-        f"encoder = Encoder.load({json.dumps(bundle)})\n"
-        'vectors = encoder.encode(["one string", "another"])\n```'
-    )
+def _python_usage(bundle: str, manifest: Manifest) -> str:
+    return f"```python\n{manifest.kind.use.format(json.dumps(bundle))}\n```"
 
 
 def _plain_usage(manifest: Manifest, folder: str) -> str:
@@ -281,11 +234,10 @@ def _variants(manifest: Manifest) -> str:
     ]
     text = markdown_table(("name", "file", "runs on", "MB", *shown.values()), rows)
     first = parity[0] if parity else {}
-    noun = "pairs" if manifest.scores else "texts"
     if "texts" in first:
         text += (
-            f"\n\nCompared with PyTorch over {first['texts']} {noun} of {first.get('min_tokens')} "
-            f"to {first.get('max_tokens')} tokens."
+            f"\n\nCompared with PyTorch over {first['texts']} {manifest.kind.unit} of "
+            f"{first.get('min_tokens')} to {first.get('max_tokens')} tokens."
         )
     for name, variant in manifest.variants.items():
         if variant.unchecked:

@@ -29,17 +29,8 @@ from mirror_rt.bundle.graph_header import read_header
 from mirror_rt.bundle.hub import Repository
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.late_interaction import describe_late_interaction
-from mirror_rt.bundle.manifest import (
-    BUNDLES,
-    LATE,
-    WORDS,
-    Format,
-    Layout,
-    Manifest,
-    Precision,
-    Variant,
-    declared_format,
-)
+from mirror_rt.bundle.manifest import Layout, Manifest, Precision, Variant, declared_format
+from mirror_rt.bundle.model_kinds import DENSE, KINDS, LATE, PAIRS, WORDS, Format, ModelKind
 from mirror_rt.bundle.plain_manifest import PoolingChoice, describe_plain
 from mirror_rt.bundle.sparse_files import describe_sparse
 from mirror_rt.bundle.static_files import FILES, describe_static
@@ -88,21 +79,18 @@ def describe_bundle(
     tuned = described.manifest is not None and described.manifest.format == TUNED
     if described.manifest is not None and (not tuned or TUNED in formats):
         return described
-    texts = "mirror_rt bundle" in formats
-    if WORDS in formats and (described.kind == "SparseEncoder" or len(formats) == 1):
+    kinds = [KINDS[one] for one in formats if one in KINDS]
+    kind = described.own_kind if described.own_kind in kinds else kinds[0]
+    if kind is WORDS:
         return describe_sparse(folder)
-    if described.kind == "SparseEncoder":
-        raise BundleError(f"{folder} weighs words: mirror_rt.SparseEncoder.load takes it")
-    if described.is_static and texts:
+    if described.own_kind is WORDS:
+        raise BundleError(f"{folder} {WORDS.advice}")
+    if described.is_static and DENSE in kinds:
         manifest = describe_static(described)
         return dataclasses.replace(described, manifest=manifest, tokenizer=TokenizerSettings())
-    late = LATE in formats and (described.gives_tokens or formats == (LATE,))
-    variants = {} if tuned or late else onnx_variants(folder)
-    pairs = not (texts or late) or (
-        described.is_classifier and "mirror_rt cross-encoder" in formats
-    )
+    variants = {} if tuned or kind is LATE else onnx_variants(folder)
     family = FAMILIES.get(str(described.config.get("model_type")), GENERIC)
-    weights = weights or not variants or (pairs and family.tensors is not None)
+    weights = weights or not variants or (kind is PAIRS and family.tensors is not None)
     weights = weights and described.weights is not None
     if not variants and not weights:
         refuse_pickled(described)
@@ -113,13 +101,13 @@ def describe_bundle(
     settings = dataclasses.replace(described.tokenizer, content=content)
     described = dataclasses.replace(described, tokenizer=settings)
     try:
-        if late:
+        if kind is LATE:
             manifest = describe_late_interaction(described)
-        elif weights and pairs:
+        elif weights and kind is PAIRS:
             manifest = describe_cross_encoder(described)
         elif weights:
             manifest = describe_checkpoint(described, pooling)
-        elif pairs:
+        elif kind is PAIRS:
             manifest = describe_scoring_graphs(described, variants)
         else:
             manifest = describe_plain(described, variants, pooling)
@@ -128,26 +116,15 @@ def describe_bundle(
         raise BundleError(f"{error}. Or {to_export(folder)}") from error
 
 
-def scores_pairs(folder: Path) -> bool:
-    """Return whether a folder is that of a reranker: a bundle, or what others published.
-
-    A late-interaction model is one, beside cross-encoders.
-    """
-    if declared_format(folder) in BUNDLES:
-        return declared_format(folder) in ("mirror_rt cross-encoder", LATE)
+def kind_of(folder: Path) -> ModelKind:
+    """Return the kind of the model in a folder: a bundle, or files that others published."""
+    if (declared := declared_format(folder)) in KINDS:
+        return KINDS[declared]
     described = describe_folder(folder)
-    if described.answers or described.gives_tokens:
-        return described.weights is not None
-    return described.is_classifier and (
-        described.weights is not None or onnx_variants(folder) != {}
-    )
-
-
-def weighs_words(folder: Path) -> bool:
-    """Return whether a folder is that of a sparse encoder: a bundle, or files of others."""
-    if declared_format(folder) in BUNDLES:
-        return declared_format(folder) == WORDS
-    return describe_folder(folder).kind == "SparseEncoder"
+    if described.own_kind is not WORDS and described.weights is None:
+        graphs = described.is_classifier and onnx_variants(folder)
+        return PAIRS if graphs else DENSE
+    return described.own_kind
 
 
 def onnx_variants(folder: Path) -> dict[str, Variant]:
@@ -181,7 +158,7 @@ def download_files(
     described = describe_folder(folder)
     if described.is_static:
         return fetch(*FILES)
-    weights = weights or described.kind == "SparseEncoder"  # which no graph of others is
+    weights = weights or described.own_kind is WORDS  # which no graph of others is
     if weights and (found := _fetch_checkpoint(fetch)) is not None:
         return found
     for variant in [None] if variants is None else variants:

@@ -12,7 +12,8 @@ from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.families import WIDTHS, positions
 from mirror_rt.bundle.graph_header import read_header
 from mirror_rt.bundle.json_document import naming
-from mirror_rt.bundle.manifest import Format, Layout, Manifest, PoolingMode, Variant
+from mirror_rt.bundle.manifest import Layout, Manifest, PoolingMode, Variant
+from mirror_rt.bundle.model_kinds import LATE, Format
 from mirror_rt.errors import BundleError, ConfigError, Setting
 
 PoolingChoice = Literal[
@@ -50,11 +51,8 @@ def of_declared(
 
     `own` is the length of the text vectors that a graph gives itself; None if it gives none.
     """
-    if described.gives_tokens:
-        raise BundleError(
-            f"{described.folder} gives a vector of each token: mirror_rt.MultiVectorEncoder.load "
-            "takes it"
-        )
+    if described.own_kind is LATE:
+        raise BundleError(f"{described.folder} {LATE.advice}")
     described.check_kind("SentenceTransformer")
     output: dict[str, Any] = {} if own is None else {"graph": {"output": TEXT_OUTPUT, "width": own}}
     poolings = _chosen(described, pooling, own is not None)

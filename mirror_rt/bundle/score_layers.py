@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
+from mirror_rt.bundle.model_kinds import PAIRS, Head
 from mirror_rt.schema import at_most, between
 
 LayerActivation = Literal["identity", "tanh", "relu", "gelu", "gelu_tanh", "silu"]
@@ -36,7 +37,7 @@ class ScoreLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreLayers:
+class ScoreLayers(Head):
     """The head of a cross-encoder: layers that make logits of the vector of a pair.
 
     Attributes:
@@ -45,11 +46,19 @@ class ScoreLayers:
         activation: makes scores of the logits, unless a call asks for another.
     """
 
+    kind = PAIRS
+    file: ClassVar[str] = "heads/scores.npy"
+
     layers: Annotated[list[ScoreLayer], at_most(8, "layers")]
     labels: Annotated[list[Annotated[str, at_most(1000, "characters")]], at_most(65_536, "labels")]
     activation: ScoreActivation = "identity"
 
-    def problem(self, dimension: int) -> str | None:
+    @property
+    def files(self) -> list[str]:
+        """The paths of its weights inside a bundle."""
+        return [self.file]
+
+    def problem(self, dimension: int, max_length: int = 0) -> str | None:
         """Return what does not go together, with vectors of `dimension` numbers, or None."""
         sizes = [(layer.inputs, layer.outputs) for layer in self.layers]
         expected = [dimension, *(outputs for _, outputs in sizes)]
@@ -59,3 +68,17 @@ class ScoreLayers:
         if not self.labels or expected[-1] != len(self.labels) or not sizes:
             return f"scores.labels are {len(self.labels)}, expected one for each output"
         return None
+
+    def row(self, dimension: int) -> tuple[str, str]:
+        """Return a name and a line for the output of the model."""
+        labels = ", ".join(self.labels[:5]) + ", ..." * (len(self.labels) > 5)
+        return "scores", f"of pairs: {len(self.labels)} ({labels}), {self.activation}"
+
+    def introduction(self, dimension: int, max_length: int) -> tuple[str, str]:
+        """Return the sentences of a model card on the model, and on its ONNX graph."""
+        scores = f"{len(self.labels)} score{'s' * (len(self.labels) > 1)}"
+        return (
+            f"A cross-encoder: pairs of texts in, {scores} out.",
+            "The ONNX graph gives the vector of a pair, of which mirror_rt makes its score; a pair "
+            f"may have {max_length} tokens.",
+        )

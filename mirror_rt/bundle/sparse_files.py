@@ -29,7 +29,8 @@ from mirror_rt.bundle.declarations import (
 )
 from mirror_rt.bundle.description import ModelDescription, describe_folder
 from mirror_rt.bundle.json_document import naming
-from mirror_rt.bundle.manifest import MOST_TOKENS, WORDS, Layout, Manifest
+from mirror_rt.bundle.manifest import MOST_TOKENS, Layout, Manifest
+from mirror_rt.bundle.model_kinds import WORDS
 from mirror_rt.bundle.plain_manifest import derived_manifest, width
 from mirror_rt.bundle.word_layers import WordActivation, WordLayers
 from mirror_rt.bundle.word_tensors import Floats, check_finite, head_names, open_file, word_shapes
@@ -51,7 +52,7 @@ def describe_sparse(folder: Path) -> ModelDescription:
     check_sparse(described)
     if described.weights is None:
         refuse_pickled(described)
-        Manifest.read(folder, WORDS)  # its error names the missing files
+        Manifest.read(folder, WORDS.format)  # its error names the missing files
     path = described.transformer / Layout.tokenizer
     content = path.read_bytes() if path.is_file() else None
     settings = dataclasses.replace(described.tokenizer, content=content)
@@ -151,7 +152,7 @@ def describe_queries(described: ModelDescription) -> Queries | None:
     folder, manifest = described.folder, described.manifest
     if manifest is not None and not manifest.is_checkpoint:
         length = None if manifest.words is None else manifest.words.query_length
-        return None if length is None else Queries(described, folder / Layout.queries, length)
+        return None if length is None else Queries(described, folder / WordLayers.table, length)
     if (routes := read_routes(folder)) is None:
         return None
     default = routes.parameters.get("default_route") or DOCUMENT

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
+from mirror_rt.bundle.model_kinds import LATE, Head
 from mirror_rt.bundle.score_layers import ScoreLayer
 from mirror_rt.schema import at_most
 from mirror_rt.tokens.sides import TextSide
 
 
 @dataclass(frozen=True, slots=True)
-class TokenVectors:
+class TokenVectors(Head):
     """The layers behind the encoder of a late-interaction model, and both kinds of texts.
 
     Attributes:
@@ -19,6 +20,9 @@ class TokenVectors:
         query, document: the kinds of texts.
         mean: whether a score is divided by the number of vectors of the query.
     """
+
+    kind = LATE
+    file: ClassVar[str] = "heads/projection.npy"
 
     layers: Annotated[list[ScoreLayer], at_most(8, "layers")]
     query: TextSide
@@ -28,6 +32,11 @@ class TokenVectors:
     def dimension(self, hidden: int) -> int:
         """Return the length of a vector, of those of the encoder."""
         return self.layers[-1].outputs if self.layers else hidden
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of its weights inside a bundle."""
+        return [self.file]
 
     def problem(self, dimension: int, max_length: int) -> str | None:
         """Return what does not go together, with an encoder's vectors and limit, or None."""
@@ -44,3 +53,17 @@ class TokenVectors:
             if side.least and side.filler is None:
                 return f"tokens.{name} has no filler"
         return None
+
+    def row(self, dimension: int) -> tuple[str, str]:
+        """Return a name and a line for the output of the model."""
+        limits = f"{self.query.max_length} of a query, {self.document.max_length} of a document"
+        return "token vectors", f"{self.dimension(dimension)} dimensions, at most {limits}"
+
+    def introduction(self, dimension: int, max_length: int) -> tuple[str, str]:
+        """Return the sentences of a model card on the model, and on its ONNX graph."""
+        return (
+            f"A late-interaction model: a vector of {self.dimension(dimension)} dimensions for "
+            "each token.",
+            "The ONNX graph gives the vectors that mirror_rt projects; queries may have "
+            f"{self.query.max_length} tokens, documents {self.document.max_length}.",
+        )

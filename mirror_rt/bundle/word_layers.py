@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
+from mirror_rt.bundle.model_kinds import WORDS, Head
 from mirror_rt.schema import between
 
 WordPooling = Literal["max", "sum"]
@@ -14,7 +15,7 @@ _Count = Annotated[int, between(1, 2**31 - 1)]
 
 
 @dataclass(frozen=True, slots=True)
-class WordLayers:
+class WordLayers(Head):
     """The head of a sparse encoder (SPLADE), which gives each text a weight for each word.
 
     A linear layer, an activation, a normalisation and a matrix make a logit for each word of the
@@ -32,6 +33,10 @@ class WordLayers:
             no model; None where queries go the way of documents.
     """
 
+    kind = WORDS
+    file: ClassVar[str] = "heads/words.safetensors"
+    table: ClassVar[str] = "heads/queries.safetensors"  # of words of queries, if they have one
+
     size: _Count
     inner: Annotated[int, between(1, 65_536)]
     activation: WordActivation
@@ -40,3 +45,25 @@ class WordLayers:
     weighing: WordWeighing = "relu"
     active: _Count | None = None
     query_length: _Count | None = None
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of its weights inside a bundle."""
+        return [self.file, *([] if self.query_length is None else [self.table])]
+
+    def problem(self, dimension: int, max_length: int) -> str | None:
+        """Return None: the sizes of its weights are checked where they are read."""
+        return None
+
+    def row(self, dimension: int) -> tuple[str, str]:
+        """Return a name and a line for the output of the model."""
+        table = "" if self.query_length is None else ", queries by a table"
+        return "words", f"{self.size} words, {self.pooling} of {self.weighing}{table}"
+
+    def introduction(self, dimension: int, max_length: int) -> tuple[str, str]:
+        """Return the sentences of a model card on the model, and on its ONNX graph."""
+        return (
+            f"A sparse encoder: strings in, weights of {self.size} words out, most of them 0.",
+            "The ONNX graph gives vectors of tokens, of which mirror_rt makes the weights; texts "
+            f"may have {max_length} tokens.",
+        )

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from mirror_rt.bundle.checkpoint_files import checkpoint_family, open_weights
 from mirror_rt.bundle.description import ModelDescription
-from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.plain_manifest import width
+from mirror_rt.bundle.word_layers import WordLayers
 from mirror_rt.errors import BundleError
 from mirror_rt.io.tensors import MappedTensors
 
@@ -128,7 +128,7 @@ def take_words(described: ModelDescription, stored: MappedTensors) -> dict[str, 
 def read_words(described: ModelDescription) -> tuple[Path, dict[str, Floats]]:
     """Read the tensors of a head, and the path of their file; BundleError for unusable ones."""
     manifest = described.bundle
-    words, path = manifest.words, described.folder / Layout.words
+    words, path = manifest.words, described.folder / WordLayers.file
     assert words is not None
     if manifest.is_checkpoint:
         stored = open_weights(described)

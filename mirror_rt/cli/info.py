@@ -118,16 +118,8 @@ def _rows(described: ModelDescription) -> list[tuple[str, str]]:
 
 def _output(manifest: Manifest) -> tuple[str, str]:
     """Return a row that describes the output of the model."""
-    if scores := manifest.scores:
-        labels = ", ".join(scores.labels[:5]) + ", ..." * (len(scores.labels) > 5)
-        return "scores", f"of pairs: {len(scores.labels)} ({labels}), {scores.activation}"
-    if tokens := manifest.tokens:
-        dimension = tokens.dimension(manifest.dimension)
-        limits = f"{tokens.query.max_length} of a query, {tokens.document.max_length} of a document"
-        return "token vectors", f"{dimension} dimensions, at most {limits}"
-    if words := manifest.words:
-        table = "" if words.query_length is None else ", queries by a table"
-        return "words", f"{words.size} words, {words.pooling} of {words.weighing}{table}"
+    if manifest.head is not None:
+        return manifest.head.row(manifest.dimension)
     length = "unit length" if manifest.normalize else "as pooled (normalize: false)"
     parts = f", or its first {' or '.join(map(str, manifest.matryoshka))}"
     dimensions = f"{manifest.dimension} dimensions{parts if manifest.matryoshka else ''}"

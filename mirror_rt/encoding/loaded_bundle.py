@@ -6,11 +6,12 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.file_records import verifying
 from mirror_rt.bundle.manifest import BUNDLES, Variant
+from mirror_rt.bundle.model_kinds import DENSE, ModelKind
 from mirror_rt.bundle.ready_models import ready_files
 from mirror_rt.errors import BundleIntegrityError, ConfigError, MirrorError, Setting
 from mirror_rt.inference.bundle_model import BundleModel
@@ -24,6 +25,7 @@ from mirror_rt.pipeline.pipeline import Pipeline
 class LoadedBundle:
     """A bundle together with its engine, which can be closed and pickled."""
 
+    _kinds: ClassVar[tuple[ModelKind, ...]] = (DENSE,)
     pipeline: Pipeline
     _model: BundleModel
 
@@ -79,8 +81,8 @@ class LoadedBundle:
 
     @classmethod
     def _describe(cls, folder: Path, options: LoadOptions) -> ModelDescription:
-        """Describe a bundle of the kind that is loaded."""
-        return options.describe(folder)
+        """Describe a bundle of a kind that is loaded."""
+        return options.describe(folder, formats=tuple(kind.format for kind in cls._kinds))
 
     @property
     def providers(self) -> list[str]:

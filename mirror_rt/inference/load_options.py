@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, cast
 
 from mirror_rt.bundle.description import ModelDescription
-from mirror_rt.bundle.manifest import Format
+from mirror_rt.bundle.model_kinds import Format
 from mirror_rt.bundle.onnx_files import describe_bundle
 from mirror_rt.bundle.plain_manifest import PoolingChoice
 from mirror_rt.bundle.resolve import resolve_bundle

@@ -109,8 +109,7 @@ class TextHead:
             for one in modules
         ]
         self.of_engine = manifest.pooling if manifest.pooling in ENGINE_POOLINGS else "none"
-        of_texts = manifest.scores is None and manifest.tokens is None
-        self._cut = described.truncate_dim if of_texts else None
+        self._cut = None if manifest.has_own_head else described.truncate_dim
         self.is_plain = self.of_engine != "none" and not self._layers and self._cut is None
 
     def finish(self, found: Vectors, mask: npt.NDArray[np.int64], *, normalize: bool) -> Vectors:

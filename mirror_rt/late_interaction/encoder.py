@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.bundle.description import ModelDescription
-from mirror_rt.bundle.manifest import LATE
+from mirror_rt.bundle.model_kinds import LATE
 from mirror_rt.encoding.loaded_bundle import LoadedBundle, open_model
 from mirror_rt.errors import ConfigError
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
@@ -31,6 +31,8 @@ class MultiVectorEncoder(LoadedBundle):
 
     It is safe to use from several threads at once.
     """
+
+    _kinds = (LATE,)
 
     def __init__(self, description: ModelDescription, options: LoadOptions) -> None:
         super().__init__(description, options)
@@ -58,10 +60,6 @@ class MultiVectorEncoder(LoadedBundle):
             ConfigError, ProviderError, MissingDependencyError: as `Encoder.load`.
         """
         return cls._load(path_or_name, keywords)
-
-    @classmethod
-    def _describe(cls, folder: Path, options: LoadOptions) -> ModelDescription:
-        return options.describe(folder, formats=(LATE,))
 
     @property
     def max_length(self) -> int:

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.late_interaction import projection
-from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.packed_layers import pack_layers, read_packed, unpack_layers
 from mirror_rt.bundle.score_layers import ScoreLayer
+from mirror_rt.bundle.token_vectors import TokenVectors
 from mirror_rt.inference.bundle_model import BundleModel
 from mirror_rt.inference.pooled_model import PooledModel, Vectors
 from mirror_rt.inference.providers import NATIVE
@@ -53,7 +53,7 @@ class Projection:
         if manifest.is_checkpoint:
             weights = pack_layers(arrays for _, arrays in projection(described))
         else:
-            weights = read_packed(described.folder / Layout.projection, layers)
+            weights = read_packed(described.folder / TokenVectors.file, layers)
         return cls(layers, weights, manifest.dimension, unit=manifest.normalize)
 
     def __call__(self, vectors: Vectors) -> Vectors:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.bundle.description import ModelDescription
-from mirror_rt.bundle.manifest import LATE
+from mirror_rt.bundle.model_kinds import LATE, PAIRS
 from mirror_rt.encoding.loaded_bundle import LoadedBundle, open_model
 from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
@@ -93,6 +93,7 @@ class Reranker(LoadedBundle):
     those of `MultiVectorEncoder`, and each text of a pair is cut by itself.
     """
 
+    _kinds = (PAIRS, LATE)
     pipeline: PairPipeline
     labels: tuple[str, ...]
     activation: ScoreActivation
@@ -138,10 +139,6 @@ class Reranker(LoadedBundle):
             ConfigError, ProviderError, MissingDependencyError: as `Encoder.load`.
         """
         return cls._load(path_or_name, keywords)
-
-    @classmethod
-    def _describe(cls, folder: Path, options: LoadOptions) -> ModelDescription:
-        return options.describe(folder, formats=("mirror_rt cross-encoder", LATE))
 
     @property
     def num_labels(self) -> int:

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from mirror_rt.bundle.classifier import read_head
 from mirror_rt.bundle.description import ModelDescription
-from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.packed_layers import pack_layers, read_packed, unpack_layers, write_packed
 from mirror_rt.bundle.score_layers import ScoreLayer, ScoreLayers
 from mirror_rt.errors import BundleError
@@ -53,14 +52,14 @@ class ScoreHead:
         folder, described = model.folder, model.bundle.scores
         if described is not None and not described.layers:  # the graph gives logits
             return cls(described, np.empty(0, np.float32))
-        path = folder / Layout.scores
+        path = folder / ScoreLayers.file
         if described is None:
             raise BundleError(f"{folder} is no cross-encoder: its manifest has no scores")
         return cls(described, read_packed(path, described.layers))
 
     def write(self, folder: Path) -> None:
         """Write the weights into a folder that is being made."""
-        write_packed(folder / Layout.scores, self._weights)
+        write_packed(folder / ScoreLayers.file, self._weights)
 
 
 class ScoredModel(PooledModel):

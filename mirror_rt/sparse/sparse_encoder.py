@@ -11,7 +11,7 @@ from typing import Unpack, cast
 import numpy as np
 
 from mirror_rt.bundle.description import ModelDescription
-from mirror_rt.bundle.manifest import WORDS
+from mirror_rt.bundle.model_kinds import WORDS
 from mirror_rt.encoding.loaded_bundle import LoadedBundle, open_model
 from mirror_rt.errors import ConfigError, InvalidTextError, Setting
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
@@ -41,6 +41,8 @@ class SparseEncoder(LoadedBundle):
     It is safe to use from several threads at once. `pipeline.model` gives the weights of all words,
     and so does `Scheduler(sparse_encoder)`.
     """
+
+    _kinds = (WORDS,)
 
     def __init__(self, description: ModelDescription, options: LoadOptions) -> None:
         super().__init__(description, options)
@@ -84,7 +86,7 @@ class SparseEncoder(LoadedBundle):
             raise ConfigError(Setting("pooling", options.pooling), " is for encoders of vectors")
         if options.cache is not None:
             raise ConfigError(Setting("cache", options.cache), " keeps no sparse vectors")
-        return options.describe(folder, formats=(WORDS,))
+        return super()._describe(folder, options)
 
     @property
     def dimension(self) -> int:

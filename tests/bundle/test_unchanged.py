@@ -14,6 +14,7 @@ from mirror_rt.bulk.options import DatasetConfig
 from mirror_rt.bulk.parts import PartWriter
 from mirror_rt.bulk.plan import dataset_plan
 from mirror_rt.bundle.manifest import Layout, Manifest, record_files
+from mirror_rt.bundle.score_layers import ScoreLayers
 from mirror_rt.heads.task_heads import Heads, TaskHead
 from mirror_rt.inference.session import GraphSession
 from mirror_rt.io.atomic import write_json
@@ -51,7 +52,7 @@ def other_model(source, out):
     tokenizer = (out / "tokenizer.json").read_text(encoding="utf-8")
     swapped = tokenizer.replace('"river"', '"\0"').replace('"town"', '"river"')
     (out / "tokenizer.json").write_text(swapped.replace('"\0"', '"town"'), encoding="utf-8")
-    if (scores := out / Layout.scores).is_file():
+    if (scores := out / ScoreLayers.file).is_file():
         np.save(scores, np.load(scores) * np.float32(2))
     sealed(out)
     return out

@@ -13,6 +13,7 @@ from mirror_export import ExportConfig, export_bundle
 from mirror_export.derive import derive
 from mirror_export.graph.graph_edit import is_dense, read_graph
 from mirror_export.graph.padding_free import check_packed
+from mirror_export.kinds.dense import Reference
 from mirror_export.pack.sources import fingerprint
 from mirror_export.parity import GATES, ParityReport
 from mirror_export.trace import Traced
@@ -157,7 +158,11 @@ def test_a_mean_over_the_padding_needs_the_padding(all_variants, tmp_path):
     padded = dataclasses.replace(manifest, pooling="mean-with-padding", pad_to=manifest.max_length)
     config = ExportConfig("bert", tmp_path / "bundle", targets=("cuda",))
     vectors = np.zeros((len(TEXTS), manifest.dimension), np.float32)
-    made = derive(Traced(config, all_variants("bert"), padded, {"fused": {}}, TEXTS, vectors))
+    made = derive(
+        Traced(
+            config, all_variants("bert"), padded, {"fused": {}}, Reference(TEXTS, vectors, vectors)
+        )
+    )
     assert made["fp32-cuda"].file == "onnx/model.onnx"
 
 

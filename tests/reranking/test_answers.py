@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config
 
 from mirror_rt import BundleError, Encoder, InvalidTextError, Reranker
-from mirror_rt.bundle.onnx_files import scores_pairs
+from mirror_rt.bundle.onnx_files import kind_of
 from rounding import SCORE_ERROR
 from tiny_models import QWEN_TOKENS, SENTENCES, Tiny, make_tokenizer
 
@@ -75,7 +75,7 @@ def by_the_card(folder, pairs, instruction=USUAL):
 def test_scores_are_those_of_the_card(folder):
     expected = by_the_card(folder, PAIRS)
     assert np.ptp(expected) > 1e-2
-    assert scores_pairs(folder)
+    assert kind_of(folder).gives == "scores"
     with Reranker.load(folder) as reranker:
         assert (reranker.labels, reranker.max_length) == (("yes",), 512)
         np.testing.assert_allclose(reranker.predict(PAIRS), expected, atol=SCORE_ERROR)
@@ -117,4 +117,4 @@ def test_other_language_models_are_refused(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "another")
     with pytest.raises(BundleError, match="no language model by the name of Qwen3-Reranker"):
         Reranker.load(copy)
-    assert not scores_pairs(copy)
+    assert kind_of(copy).gives == "vectors"

@@ -24,7 +24,6 @@ from mirror_rt import (
     Scheduler,
     UnknownOptionError,
 )
-from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.packed_layers import pack_layers
 from mirror_rt.bundle.score_layers import ScoreLayer, ScoreLayers
 from mirror_rt.heads.predictor import Predictor
@@ -235,11 +234,11 @@ def test_each_kind_of_bundle_is_loaded_by_its_class(folder, bundle, cli):
 def damaged(folder, tmp_path, *, manifest=None, head=None):
     """A copy whose manifest or head is another, with hashes that are right."""
     copy = shutil.copytree(folder, tmp_path / "copy", dirs_exist_ok=True)
-    path = copy / Layout.scores
+    path = copy / ScoreLayers.file
     if head is not None:
         np.save(path, head, allow_pickle=head.dtype == object)
     values = json.loads((copy / "mirror.json").read_text())
-    values["files"][Layout.scores] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+    values["files"][ScoreLayers.file] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
     if manifest:
         manifest(values)
     (copy / "mirror.json").write_text(json.dumps(values))
@@ -247,7 +246,7 @@ def damaged(folder, tmp_path, *, manifest=None, head=None):
 
 
 def test_a_damaged_head_is_refused(folder, tmp_path):
-    weights = np.load(folder / Layout.scores)
+    weights = np.load(folder / ScoreLayers.file)
     for head, said in [
         (weights[:-1], r"holds float32 \(\d+,\), expected float32"),
         (weights.astype(np.float64), "holds float64"),
@@ -257,18 +256,18 @@ def test_a_damaged_head_is_refused(folder, tmp_path):
         with pytest.raises(BundleError, match=said):
             Reranker.load(damaged(folder, tmp_path, head=head))
     copy = damaged(folder, tmp_path, head=weights)
-    content = bytearray((copy / Layout.scores).read_bytes())
+    content = bytearray((copy / ScoreLayers.file).read_bytes())
     content[-1] ^= 1
-    (copy / Layout.scores).write_bytes(content)
+    (copy / ScoreLayers.file).write_bytes(content)
     with pytest.raises(BundleIntegrityError, match=r"heads/scores.npy has SHA-256"):
         Reranker.load(copy)
     for size in (0, 9, 100, len(content) - 4):
-        (copy / Layout.scores).write_bytes(content[:size])
+        (copy / ScoreLayers.file).write_bytes(content[:size])
         with pytest.raises(BundleError, match=r"scores.npy cannot be read"):
             Reranker.load(copy, verify=False)
     # A header that says more than the file has takes no memory.
     huge = bytes(content).replace(b"'shape': (", b"'shape': (9999999999999, ")[: len(content)]
-    (copy / Layout.scores).write_bytes(huge)
+    (copy / ScoreLayers.file).write_bytes(huge)
     with pytest.raises(BundleError, match=r"scores.npy cannot be read"):
         Reranker.load(copy, verify=False)
 

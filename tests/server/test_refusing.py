@@ -82,7 +82,7 @@ def test_a_lookup_passes_a_model_that_runs(bundle, static_bundle, monkeypatch):
             super().__init__(folder, *arguments)
             opened.append(self)
 
-    monkeypatch.setattr(sources, "Encoder", Held)
+    monkeypatch.setitem(sources.SERVED, "vectors", sources.SERVED["vectors"]._replace(loader=Held))
     names = (f"heavy={bundle}", f"static={static_bundle}")
     config = ServerConfig(model_aliases=names, load=LoadOptions(threads=1))
     app = create_app((bundle, static_bundle), config)

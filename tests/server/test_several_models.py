@@ -54,7 +54,9 @@ def folders(bundle, tmp_path_factory):
 @pytest.fixture
 def serve(monkeypatch):
     """Make applications of what they serve and of fields of `ServerConfig`."""
-    monkeypatch.setattr(sources, "Encoder", Watched)
+    monkeypatch.setitem(
+        sources.SERVED, "vectors", sources.SERVED["vectors"]._replace(loader=Watched)
+    )
     Watched.opened, Watched.most, Watched.by_name = [], 0, {}
     registries = []
 

@@ -10,6 +10,7 @@ from json_files import change
 from mirror_export import ExportConfig, export_bundle
 from mirror_rt import BundleError, Encoder, ModelError, ParityError, SparseEncoder
 from mirror_rt.bundle.manifest import Layout
+from mirror_rt.bundle.word_layers import WordLayers
 from rounding import GATE
 
 
@@ -47,7 +48,7 @@ def test_what_its_manifest_says(bundle):
     manifest = json.loads((bundle / Layout.manifest).read_text())
     assert manifest["format"] == "mirror_rt sparse encoder"
     assert manifest["words"]["query_length"] == 128
-    assert {Layout.words, Layout.queries} <= manifest["files"].keys()
+    assert {WordLayers.file, WordLayers.table} <= manifest["files"].keys()
     assert all(one["parity"]["passed"] for one in manifest["variants"].values())
     assert "SparseEncoder.load" in (bundle / Layout.card).read_text()
     with pytest.raises(BundleError, match=r"mirror_rt.SparseEncoder.load takes it"):
@@ -72,7 +73,7 @@ def test_a_changed_manifest(changes, said, bundle, tmp_path):
 
 def test_a_head_that_was_changed(bundle, tmp_path):
     folder = shutil.copytree(bundle, tmp_path / "bundle")
-    path = folder / Layout.words
+    path = folder / WordLayers.file
     content = bytearray(path.read_bytes())
     content[-9] ^= 1
     path.write_bytes(content)
@@ -92,7 +93,7 @@ def test_queries_in_other_tokens_are_refused(tiny_sparse, tmp_path):
 
 
 def test_a_head_that_differs_from_pytorch(tiny_sparse, tmp_path, monkeypatch):
-    from mirror_export import words
+    from mirror_export.kinds import words
 
     take = words.take_words
     monkeypatch.setattr(

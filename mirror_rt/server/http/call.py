@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, Unpack
 
+from mirror_rt.bundle.model_kinds import Gives
 from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.pipeline.pipeline import EncodedTexts
 from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES
@@ -38,15 +39,15 @@ class Call:
         """The seconds that the request still has; Problem 408 if there are none."""
         return self.exchange.timeout(self.config.timeout)
 
-    async def read(self, decode: BodyDecoder[R], **kind: bool) -> R:
+    async def read(self, decode: BodyDecoder[R], gives: Gives = "vectors") -> R:
         """Decode the body, and find the model that it asks for, as `find` does."""
         request = await decode(self.body, self.config)
-        await self.find(request.model, request.lang, **kind)
+        await self.find(request.model, request.lang, gives)
         return request
 
-    async def find(self, model: str | None, lang: str | None, **kind: bool) -> None:
-        """Find a model, and keep it until the answer is sent; `kind` is as in `Catalog.find`."""
-        self.service = await self.registry.service(self.exchange, model, lang, **kind)
+    async def find(self, model: str | None, lang: str | None, gives: Gives = "vectors") -> None:
+        """Find a model, and keep it until the answer is sent; `gives` is as in `Catalog.find`."""
+        self.service = await self.registry.service(self.exchange, model, lang, gives)
 
     def items(self, inputs: Inputs | list[str], field: str) -> Items:
         """Check the inputs in a field of the request, and count them for the log."""

@@ -106,7 +106,7 @@ async def statistics(call: Call) -> Answer:
 
 
 def _encoders(registry: Registry) -> list[NamedEncoder]:
-    return [one for one in registry.models.by_name.values() if not one.reranks and not one.words]
+    return [one for one in registry.models.by_name.values() if one.gives == "vectors"]
 
 
 def _counts(name: str, counts: SchedulerStatistics) -> dict[str, Any]:

@@ -68,7 +68,7 @@ _DOCUMENTS_KEY = re.compile(rb'"documents"\s*:')
 async def rerank(call: Call) -> Answer:
     if _DOCUMENTS_KEY.search(call.body):
         return await documents(call)
-    request = await call.read(_rerank, reranks=True)
+    request = await call.read(_rerank, gives="scores")
     cut = cut_or_refuse(call, request)
     encoded = await score_texts(call, [request.query], request.texts, "texts", cut)
     scores = probabilities(encoded, call.service.facts, raw=request.raw_scores)[:, 0]
@@ -106,7 +106,7 @@ async def documents(call: Call) -> Answer:
     # The form of the answer follows from the path, or from a field that one kind of clients sends.
     mixedbread = call.exchange.route == "/v1/reranking"
     decode: BodyDecoder[Any] = _input if mixedbread else _documents
-    request: schemas.RankedRequest = await call.read(decode, reranks=True)
+    request: schemas.RankedRequest = await call.read(decode, gives="scores")
     texts = [one if isinstance(one, str) else one.text for one in request.documents]
     encoded = await score_texts(
         call, [request.query], texts, "input" if mixedbread else "documents",
@@ -143,7 +143,7 @@ async def documents(call: Call) -> Answer:
     example={"rankings": [{"index": 1, "logit": 4.27}], "usage": _USAGE},
 )  # fmt: skip
 async def ranking(call: Call) -> Answer:
-    request = await call.read(_passages, reranks=True)
+    request = await call.read(_passages, gives="scores")
     cut = None if request.truncate is None else request.truncate == "END"
     encoded = await score_texts(
         call, [request.query.text], [one.text for one in request.passages], "passages",
@@ -169,7 +169,7 @@ async def ranking(call: Call) -> Answer:
     },
 )  # fmt: skip
 async def score(call: Call) -> Answer:
-    request = await call.read(_pairs, reranks=True)
+    request = await call.read(_pairs, gives="scores")
     first, second = (as_list(one) for one in (request.text_1, request.text_2))
     if len(first) not in (1, len(second)):
         raise unusable("text_1", f"{len(first)} texts, and text_2 has {len(second)}")
@@ -192,7 +192,7 @@ async def score(call: Call) -> Answer:
     },
 )  # fmt: skip
 async def classify(call: Call) -> Answer:
-    request = await call.read(_labels, reranks=True)
+    request = await call.read(_labels, gives="scores")
     texts, infinity = as_list(request.input), request.raw_scores is not None
     check_number(texts, "input", call.config.max_items)
     items = [Pair(text, None) for text in texts]
@@ -221,7 +221,7 @@ async def classify(call: Call) -> Answer:
     request=schemas.PredictRequest, body={"inputs": [TEXT, "An animal rests."]},
 )  # fmt: skip
 async def predict(call: Call) -> Answer:
-    request = await call.read(_predict, reranks=True)
+    request = await call.read(_predict, gives="scores")
     given: Any = request.inputs
     if several := any(isinstance(one, list) for one in given):
         check_number(given, "inputs", call.config.max_items)

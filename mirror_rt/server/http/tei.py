@@ -67,9 +67,10 @@ _QUERY = re.compile(rb'"query"\s*:')
     body={"inputs": [TEXT], "dimensions": 4},
 )  # fmt: skip
 async def root(call: Call) -> Answer:
-    if call.registry.models.default.reranks:
+    gives = call.registry.models.default.gives
+    if gives == "scores":
         return await (rerank if _QUERY.search(call.body) else predict)(call)
-    if call.registry.models.default.words:
+    if gives == "words":
         return await embed_sparse(call)
     found = _INPUTS.search(call.body)
     return await (similarity if found is not None and found[1] == b"{" else embed)(call)
@@ -117,7 +118,7 @@ async def embed_all(call: Call) -> Answer:
     example=[[{"index": 4937, "value": 2.1367}, {"index": 25126, "value": 1.8042}]],
 )  # fmt: skip
 async def embed_sparse(call: Call) -> Answer:
-    request = await call.read(_embed_sparse, words=True)
+    request = await call.read(_embed_sparse, gives="words")
     items = call.items(request.inputs, "inputs")
     check_number(items, "inputs", min(call.config.max_items, call.service.most_texts))
     encoded = await call.encode(items, **_options(call, request))
@@ -218,7 +219,7 @@ async def decode(call: Call) -> Answer:
 async def info(call: Call) -> Answer:
     asked = dict(parse_qsl(call.exchange.scope["query_string"].decode("latin-1")))
     config, registry = call.config, call.registry
-    model = registry.models.find(asked.get("model"), asked.get("lang"), reranks=None)
+    model = registry.models.find(asked.get("model"), asked.get("lang"), gives=None)
     facts = registry.facts[model]
     values = {
         "model_id": model.name,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, MutableMapping
 from typing import Literal
 from weakref import WeakKeyDictionary
 
+from mirror_rt.bundle.model_kinds import Gives
 from mirror_rt.encoding.model_cache import ModelCache, checked_limit
 from mirror_rt.errors import ClosedError, MirrorError
 from mirror_rt.scheduling import SchedulerStatistics, Turns
@@ -86,16 +87,16 @@ class Registry:
         return SchedulerStatistics() if service is None else service.scheduler.statistics()
 
     async def service(
-        self, exchange: Exchange, model: str | None, lang: str | None, **kind: bool
+        self, exchange: Exchange, model: str | None, lang: str | None, gives: Gives
     ) -> ModelService:
         """Return the service that a request asks for, and keep its model until the answer is sent.
 
-        `kind` has the keywords of `Catalog.find`.
+        `gives` is as in `Catalog.find`.
         Problem 404 or 422 says that there is none, and 503 that it is not ready or not loaded.
         """
         until = None
         while True:
-            found = self.models.find(model, lang, **kind)
+            found = self.models.find(model, lang, gives)
             exchange.model = found.name
             self.check_warm()
             now = time.monotonic()

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from mirror_rt.bundle.identity import digest_of
+from mirror_rt.bundle.model_kinds import Gives
 from mirror_rt.bundle.resolve import FileStates
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.errors import ConfigError, Setting
@@ -19,6 +21,23 @@ from mirror_rt.server.config import ServerConfig
 from mirror_rt.sparse.sparse_encoder import SparseEncoder
 
 Loaded = Encoder | Reranker | SparseEncoder
+
+
+class Served(NamedTuple):
+    """One kind of answers: the class that makes them, and the advice to who asks for others."""
+
+    loader: type[Loaded]
+    is_one: str
+    asks: str
+
+
+SERVED: dict[Gives, Served] = {
+    "vectors": Served(Encoder, "gives vectors, no scores", "/embed, /v1/embeddings"),
+    "scores": Served(Reranker, "is a reranker, and gives no vectors", "/rerank, /predict"),
+    "words": Served(
+        SparseEncoder, "is a sparse encoder, and gives weights of words", "/embed_sparse"
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +69,8 @@ class NamedEncoder:
         language: its language tag; None if it declares none.
         created: when it was first there, in seconds since the epoch.
         load: loads the encoder.
-        reranks: whether it is a `Reranker`, which gives scores of pairs in place of vectors.
-        words: whether it is a `SparseEncoder`, which gives weights of words.
         bytes: about how much memory it takes then.
+        gives: what it gives of texts.
     """
 
     name: str
@@ -61,8 +79,7 @@ class NamedEncoder:
     created: int = field(default_factory=lambda: int(time.time()))
     load: Callable[[], Loaded] | None = None
     bytes: int = 0
-    reranks: bool = False
-    words: bool = False
+    gives: Gives = "vectors"
 
     def open(self) -> Loaded:
         """Return the encoder; load it if it is not loaded."""
@@ -70,10 +87,6 @@ class NamedEncoder:
             return self.encoder
         assert self.load is not None
         return self.load()
-
-    def gives(self, *, reranks: bool | None, words: bool) -> bool:
-        """Return whether it is of a kind: of any where `reranks` is None."""
-        return reranks is None or (self.reranks, self.words) == (reranks, words)
 
     def __str__(self) -> str:
         return self.name
@@ -177,36 +190,24 @@ class Catalog:
             self.names |= one.names
 
     def find(
-        self,
-        model: str | None,
-        lang: str | None,
-        *,
-        reranks: bool | None = False,
-        words: bool = False,
+        self, model: str | None, lang: str | None, gives: Gives | None = "vectors"
     ) -> NamedEncoder:
-        """Return the model that a request asks for; without a name the first of its kind.
+        """Return the model that a request asks for; without a name the first that `gives` this.
 
-        `reranks` says whether it has to be a reranker (None: it may be any), and `words` whether a
-        sparse encoder; Problem 422 if it is of another kind.
+        None for `gives` takes any; Problem 422 if a named one gives something else.
         """
-        found = self._find(model, lang, reranks=reranks, words=words)
-        if not found.gives(reranks=reranks, words=words):
-            is_one, asks = "gives vectors, no scores", "/embed, /v1/embeddings"
-            if found.reranks:
-                is_one, asks = "is a reranker, and gives no vectors", "/rerank, /predict"
-            if found.words:
-                is_one, asks = "is a sparse encoder, and gives weights of words", "/embed_sparse"
+        found = self._find(model, lang, gives)
+        if gives not in (None, found.gives):
+            _, is_one, asks = SERVED[found.gives]
             why = f"{found.name} {is_one}: ask {asks} ..., or name another model"
             raise Problem(422, why, "wrong_model", "model")
         return found
 
-    def _find(
-        self, model: str | None, lang: str | None, *, reranks: bool | None, words: bool
-    ) -> NamedEncoder:
+    def _find(self, model: str | None, lang: str | None, gives: Gives | None) -> NamedEncoder:
         if model is not None and model not in self.names and ANY in self.names:
-            model = ANY if self.names[ANY].gives(reranks=reranks, words=words) else None
+            model = ANY if gives in (None, self.names[ANY].gives) else None
         if model is None:
-            kind = [one for one in self.sources if one.default.gives(reranks=reranks, words=words)]
+            kind = [one for one in self.sources if gives in (None, one.default.gives)]
             speaking = [one for one in kind if one.speaks(lang)]
             return (speaking or kind or self.sources)[0].find(None, lang)
         for one in self.sources:

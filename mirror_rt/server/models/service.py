@@ -217,7 +217,7 @@ class ModelService:
 
     def _items(self, texts: list[str]) -> list[Any]:
         """Return texts as the model takes them."""
-        return [Pair(text, text) for text in texts] if self.model.reranks else texts
+        return [Pair(text, text) for text in texts] if self.model.gives == "scores" else texts
 
     @contextlib.contextmanager
     def _admitted(

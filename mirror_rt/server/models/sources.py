@@ -11,25 +11,23 @@ from pathlib import Path
 
 from mirror_rt.bundle.identity import digest_of
 from mirror_rt.bundle.manifest import BUNDLES
-from mirror_rt.bundle.onnx_files import scores_pairs, weighs_words
+from mirror_rt.bundle.onnx_files import kind_of
 from mirror_rt.bundle.pack_index import PackIndex, is_pack
 from mirror_rt.bundle.resolve import FileStates, file_states, name_of
-from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.encoding.loaded_bundle import LoadedBundle
 from mirror_rt.encoding.model_cache import memory_of
 from mirror_rt.errors import BundleError, ConfigError, Setting
 from mirror_rt.io.file_states import load_unchanged
 from mirror_rt.languages.tags import language_key, need_language
-from mirror_rt.reranking.reranker import Reranker
 from mirror_rt.server.config import ServerConfig
 from mirror_rt.server.models.served_models import (
+    SERVED,
     Catalog,
     Loaded,
     Models,
     NamedEncoder,
     Source,
 )
-from mirror_rt.sparse.sparse_encoder import SparseEncoder
 
 logger = logging.getLogger("mirror_rt.server")
 
@@ -168,18 +166,13 @@ def _model(
     """Load a bundle under a name; with a limit of memory, only see how it can be loaded."""
     if config.memory_limit is None:
         loaded = _load(folder, config)
-        language = language or loaded.manifest.language
-        reranks, words = isinstance(loaded, Reranker), isinstance(loaded, SparseEncoder)
-        return NamedEncoder(name, loaded, language, reranks=reranks, words=words)
+        manifest = loaded.manifest
+        return NamedEncoder(name, loaded, language or manifest.language, gives=manifest.kind.gives)
     manifest = config.load.describe(folder, formats=BUNDLES).bundle
     load = partial(_load, folder, config, digest_of(folder, verified=config.load.verify))
     size = memory_of(folder, manifest, config.load.stored_variant)
     language = language or manifest.language
-    reranks = manifest.scores is not None or manifest.tokens is not None
-    return NamedEncoder(
-        name, None, language, load=load, bytes=size, reranks=reranks,
-        words=manifest.words is not None,
-    )  # fmt: skip
+    return NamedEncoder(name, None, language, load=load, bytes=size, gives=manifest.kind.gives)
 
 
 def _load(folder: Path, config: ServerConfig, digest: str | None = None) -> Loaded:
@@ -191,11 +184,7 @@ def _load(folder: Path, config: ServerConfig, digest: str | None = None) -> Load
     def load() -> Loaded:
         if digest not in (None, digest_of(folder, verified=config.load.verify)):
             raise BundleError(f"{folder} was replaced, and is not loaded again yet")
-        keywords = local.keywords()
-        if weighs_words(folder):
-            return SparseEncoder.load(folder, **keywords)
-        kind = Reranker if scores_pairs(folder) else Encoder
-        return kind.load(folder, **keywords)
+        return SERVED[kind_of(folder).gives].loader.load(folder, **local.keywords())
 
     loaded = load_unchanged(folder, load, LoadedBundle.close)
     logger.info("loaded %s in %.1f s", folder.name, time.monotonic() - began)

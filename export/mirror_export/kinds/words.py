@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 
+from mirror_export.kinds.dense import Exported, Reference
 from mirror_export.parity import encode_compared
 from mirror_rt.bundle.checkpoint_files import open_weights, refuse_pickled
+from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.sparse_files import (
     Queries,
@@ -23,12 +23,12 @@ from mirror_rt.bundle.sparse_files import (
     read_queries,
 )
 from mirror_rt.bundle.word_layers import WordLayers
-from mirror_rt.bundle.word_tensors import take_words
-from mirror_rt.encoding.batch_encoder import Vectors
+from mirror_rt.bundle.word_tensors import Floats, take_words
 from mirror_rt.errors import ModelError
+from mirror_rt.evaluation import ScoredPairs
 from mirror_rt.io.tensors import write_tensors
 from mirror_rt.pipeline.pipeline import Pipeline
-from mirror_rt.tokens.tokenization import TextTokenizer
+from mirror_rt.sparse.sparse_encoder import SparseEncoder
 from mirror_rt.tokens.tokenizer_file import read_tokenizer
 from mirror_train.model.model_checks import as_model_error
 from mirror_train.model.pooling_head import Head
@@ -39,19 +39,22 @@ from mirror_train.model.torch_encoder import TorchModel
 _AROUND = ("post_processor", "truncation", "padding")
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """The head of a sparse encoder, as a bundle has it.
+class Words(Exported):
+    """A sparse encoder.
 
-    Attributes:
-        layers: its description.
-        tensors: its weights, by their names in the file of a bundle.
+    Args:
+        described: the description of its head.
+        tensors: the weights of its head, by their names in the file of a bundle.
         queries: the weights of the words of queries, float32 [V]; None where the model makes them.
     """
 
-    layers: WordLayers
-    tensors: dict[str, npt.NDArray[np.float32]]
-    queries: npt.NDArray[np.float32] | None
+    loader, pooling = SparseEncoder, "max"
+    described: WordLayers
+
+    def __init__(
+        self, described: WordLayers, tensors: dict[str, Floats], queries: Floats | None
+    ) -> None:
+        self.described, self._tensors, self._queries = described, tensors, queries
 
     @classmethod
     def read(cls, pretrained: Pretrained) -> Words:
@@ -70,10 +73,33 @@ class Words:
 
     def write(self, folder: Path) -> None:
         """Write the weights into a folder that is being made."""
-        (folder / Layout.words).parent.mkdir()
-        write_tensors(folder / Layout.words, self.tensors)
-        if self.queries is not None:
-            write_tensors(folder / Layout.queries, {"weight": self.queries})
+        (folder / WordLayers.file).parent.mkdir()
+        write_tensors(folder / WordLayers.file, self._tensors)
+        if self._queries is not None:
+            write_tensors(folder / WordLayers.table, {"weight": self._queries})
+
+    def run(
+        self,
+        pretrained: Pretrained,
+        head: Head,
+        described: ModelDescription,
+        texts: list[str],
+        pairs: ScoredPairs | None = None,
+    ) -> Reference:
+        """Run the PyTorch model: weights of words, of unit length, float32 [n, V], are expected."""
+        found = super().run(pretrained, head, described, texts)
+        with quiet_transformers():
+            model = AutoModelForMaskedLM.from_pretrained(
+                pretrained.model_folder, dtype=torch.float32
+            ).eval()
+        size = self.described.size
+        made = TorchModel(
+            model, WordHead(self.described), dimension=size, device=torch.device("cpu")
+        )
+        tokenizer = pretrained.text_tokenizer(described.bundle.max_length, copy=False)
+        pipeline = Pipeline(tokenizer, made, normalize=False)
+        weights = encode_compared(pipeline, texts, normalize_embeddings=True).embeddings
+        return dataclasses.replace(found, expected=weights)
 
 
 def _check_tokens(pretrained: Pretrained, queries: Queries) -> None:
@@ -108,18 +134,3 @@ class WordHead(Head):
             weights = weights.log1p()
         pooled = weights.amax(dim=1) if self._layers.pooling == "max" else weights.sum(dim=1)
         return pooled, pooled
-
-
-def torch_weights(
-    pretrained: Pretrained, words: Words, tokenizer: TextTokenizer, texts: list[str]
-) -> Vectors:
-    """Return PyTorch's weights of the words of texts, of unit length: float32 [n, V]."""
-    with quiet_transformers():
-        model = AutoModelForMaskedLM.from_pretrained(
-            pretrained.model_folder, dtype=torch.float32
-        ).eval()
-    made = TorchModel(
-        model, WordHead(words.layers), dimension=words.layers.size, device=torch.device("cpu")
-    )
-    pipeline = Pipeline(tokenizer, made, normalize=False)
-    return encode_compared(pipeline, texts, normalize_embeddings=True).embeddings
