@@ -58,6 +58,8 @@ def with_history(described: ModelDescription, made: Manifest) -> Manifest:
         pooling=made.pooling,
         normalize=made.normalize,
         scores=made.scores,
+        tokens=made.tokens,
+        words=made.words,
         variants=made.variants,
         format=made.format,
     )
