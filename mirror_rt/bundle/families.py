@@ -505,6 +505,13 @@ def family_of(model: Any) -> Family:
     return FAMILIES.get(model.config.model_type, GENERIC)
 
 
+def is_causal(config: Mapping[str, Any], tensors: Tensors | None) -> bool:
+    """Return whether the tokens of a model attend to none behind them."""
+    if tensors is None or not tensors.causal or config.get("use_bidirectional_attention"):
+        return False
+    return config.get("is_causal") in (True, None)
+
+
 def takes_token_types(model: Any) -> bool:
     """Return whether a model of transformers tells tokens of several types apart."""
     types = getattr(model.config, "type_vocab_size", 0) or 0

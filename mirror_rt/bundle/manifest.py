@@ -21,11 +21,11 @@ from mirror_rt.schema import Digest, InnerPath, Rule, at_most, between, build
 FORMAT_VERSION = 1
 
 Pooling = Literal[
-    "cls", "mean", "max", "mean-without-special", "mean-with-padding", "first-last-avg"
+    "cls", "mean", "max", "mean-without-special", "mean-with-padding", "first-last-avg", "lasttoken"
 ]
 # `Pooling` lists the poolings that can be tuned; the others occur in published models, and have
 # the names that sentence-transformers gives them.
-PoolingMode = Pooling | Literal["mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+PoolingMode = Pooling | Literal["mean_sqrt_len_tokens", "weightedmean"]
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 # `cpu` graphs run under every execution provider, `cuda` graphs only under CUDA; `native` variants
 # are made of the fp32 graph by the engine of this package, and `static` is a table of vectors.

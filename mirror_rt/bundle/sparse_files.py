@@ -18,6 +18,7 @@ from mirror_rt.bundle.checkpoint_files import (
     open_weights,
     refuse_pickled,
     sizes_of,
+    with_history,
 )
 from mirror_rt.bundle.classifier import NAMES
 from mirror_rt.bundle.declarations import (
@@ -67,7 +68,7 @@ def describe_sparse(folder: Path) -> ModelDescription:
         variants={name: dataclasses.asdict(one) for name, one in variants.items()},
         format="safetensors files",
     )
-    return dataclasses.replace(described, manifest=manifest)
+    return dataclasses.replace(described, manifest=with_history(described, manifest))
 
 
 def check_sparse(described: ModelDescription) -> None:

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 
 from mirror_export.kinds.dense import Exported, Reference
@@ -31,9 +30,9 @@ from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.sparse.sparse_encoder import SparseEncoder
 from mirror_rt.tokens.tokenizer_file import read_tokenizer
 from mirror_train.model.model_checks import as_model_error
-from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, quiet_transformers
 from mirror_train.model.torch_encoder import TorchModel
+from mirror_train.model.word_head import WordHead
 
 # The parts of a tokenizer that leave the tokens of a text itself alone.
 _AROUND = ("post_processor", "truncation", "padding")
@@ -92,10 +91,9 @@ class Words(Exported):
             model = AutoModelForMaskedLM.from_pretrained(
                 pretrained.model_folder, dtype=torch.float32
             ).eval()
-        size = self.described.size
-        made = TorchModel(
-            model, WordHead(self.described), dimension=size, device=torch.device("cpu")
-        )
+        size, layers = self.described.size, self.described
+        words = WordHead(size, layers.pooling, layers.weighing)
+        made = TorchModel(model, words, dimension=size, device=torch.device("cpu"))
         tokenizer = pretrained.text_tokenizer(described.bundle.max_length, copy=False)
         pipeline = Pipeline(tokenizer, made, normalize=False)
         weights = encode_compared(pipeline, texts, normalize_embeddings=True).embeddings
@@ -117,20 +115,3 @@ def _check_tokens(pretrained: Pretrained, queries: Queries) -> None:
             f"{path} cuts queries into other tokens than documents have, and a bundle has one "
             "tokenizer: mirror_rt.SparseEncoder.load runs the folder as it is"
         )
-
-
-class WordHead(Head):
-    """The head of a sparse encoder, whose weights of words [B, V] stand in for text vectors."""
-
-    def __init__(self, layers: WordLayers) -> None:
-        super().__init__(["max"], normalize=False)
-        self._layers = layers
-
-    def embed(self, model: nn.Module, **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Run a masked language model; return the weights of words [B, V], twice."""
-        logits: Tensor = model(**inputs).logits
-        weights = (logits * inputs["attention_mask"].unsqueeze(-1)).relu().log1p()
-        if self._layers.weighing == "log1p_relu":
-            weights = weights.log1p()
-        pooled = weights.amax(dim=1) if self._layers.pooling == "max" else weights.sum(dim=1)
-        return pooled, pooled

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mirror_rt.bundle.checkpoint_files import checkpoint_family, open_weights, sizes_of, takes_types
 from mirror_rt.bundle.declarations import whole
 from mirror_rt.bundle.description import ModelDescription
-from mirror_rt.bundle.families import SHIFTED, Tensors
+from mirror_rt.bundle.families import SHIFTED, Tensors, is_causal
 from mirror_rt.bundle.json_document import to_export
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.errors import BundleError
@@ -257,8 +257,7 @@ class _Finder:
         given, usual = self.config.get("is_causal"), self.names.causal
         if given not in (False, None, usual):
             raise _not_computed(self.described, f"is_causal {given!r:.80}")
-        both = self.config.get("use_bidirectional_attention")
-        return usual and not both and given in (True, None)
+        return is_causal(self.config, self.names)
 
     def kinds(self, count: int) -> list[str]:
         """Return whether each layer attends to all tokens, or to those in a window."""

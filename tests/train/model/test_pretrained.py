@@ -165,8 +165,10 @@ def test_declared_pooling(model):
     declare(model, "Transformer", "Pooling", pooling_mode="cls")
     assert declared_pooling(described(model)) == "cls"
     declare(model, "Transformer", "Pooling", pooling_mode_lasttoken=True)
+    assert declared_pooling(described(model)) == "lasttoken"
+    declare(model, "Transformer", "Pooling", pooling_mode_weightedmean_tokens=True)
     with pytest.raises(
-        ModelError, match="the pooling lasttoken, which cannot be tuned: pass --pooling"
+        ModelError, match="the pooling weightedmean, which cannot be tuned: pass --pooling"
     ):
         declared_pooling(described(model))
 

@@ -44,9 +44,9 @@ def test_the_first_step_of_bert_cf():
         ({"epochs": True}, "epochs must be int, got True"),
         ({"span_length": -1}, "span_length must be at least 0"),
         (
-            {"pooling": "lasttoken"},
+            {"pooling": "weightedmean"},
             "pooling must be one of cls, mean, max, mean-without-special, mean-with-padding, "
-            "first-last-avg, auto, got 'lasttoken'",
+            "first-last-avg, lasttoken, auto, got 'weightedmean'",
         ),
         ({"loss": "triplet"}, "loss must be one of ntxent, decoupled"),
         ({"max_length": 2}, "max_length must be at least 3"),

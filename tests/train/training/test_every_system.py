@@ -8,21 +8,30 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mirror_rt import ConfigError, DataError, OutputExistsError
+from mirror_rt import (
+    ConfigError,
+    DataError,
+    MultiVectorEncoder,
+    OutputExistsError,
+    SparseEncoder,
+)
 from mirror_rt.heads.task_heads import Heads
 from mirror_train import TorchEncoder, TrainConfig, TrainingData, load_recipe
 from mirror_train.data.labelled_examples import Examples
 from mirror_train.data.tasks import TaskData
 from mirror_train.model.cross_encoder import TorchCrossEncoder
+from mirror_train.model.token_head import TorchMultiVector
 from mirror_train.systems import (
     BurtRecipe,
     BurtTasks,
     CfRecipe,
+    ColbertRecipe,
     CrossEncoderRecipe,
     FinetuneRecipe,
     FlowRecipe,
     MultitaskData,
     MultitaskRecipe,
+    SpladeRecipe,
     train,
 )
 from mirror_train.training.checkpoint import Interrupted
@@ -68,8 +77,11 @@ def systems(words):
     burt = BurtRecipe(steps=STEPS, batch_size=4, learning_rate=1e-3)
     frozen = FinetuneRecipe(layer="regression", frozen=True, steps=STEPS, batch_size=4)
     cross = CrossEncoderRecipe(steps=STEPS, batch_size=4, learning_rate=1e-3)
+    short = {"steps": STEPS, "batch_size": 4, "learning_rate": 1e-3, "max_length": 16}
+    pairs = TrainingData.of_pairs(list(zip(words[:40], words[40:80], strict=True)), "pairs")
     multitask = MultitaskRecipe(steps=STEPS, learning_rate=1e-2, projection=8, batch_sizes=SIZES)
     texts, (burt_tasks, multitask_data) = strings(words), tasks(words)
+    late = ColbertRecipe(dimension=8, query_length=12, **short)
     return {
         "tune": ("mirror", texts, mirror),
         "flow": ("flow", texts, flow),
@@ -79,6 +91,8 @@ def systems(words):
         "multitask": ("multitask", multitask_data, multitask),
         "finetune": ("finetune", multitask_data.tasks["similarity"], frozen),
         "cross-encoder": ("cross-encoder", multitask_data.tasks["similarity"].train, cross),
+        "splade": ("splade", pairs, SpladeRecipe(**short)),
+        "colbert": ("colbert", pairs, late),
     }
 
 
@@ -100,6 +114,12 @@ def runner(words, tiny_bert, tmp_path):
 
 def weights(out):
     """Everything that a run has trained, by its effect or its value."""
+    if (out / "1_SpladePooling").exists():
+        return [SparseEncoder.load(out).encode(PROBES).toarray()]
+    if (out / "2_MultiVectorMask").exists():
+        model = MultiVectorEncoder.load(out)
+        sides = model.encode_query(PROBES), model.encode_document(PROBES[::-1])
+        return [model.similarity(*sides).diagonal()]
     if not (out / "modules.json").exists():
         return [output(TorchCrossEncoder.load(out))]
     found = [output(TorchEncoder.load(out))]
@@ -109,7 +129,9 @@ def weights(out):
 
 
 def output(model):
-    """What a model makes of the probes: vectors or, of their pairs, logits."""
+    """What a model makes of the probes: vectors or, of their pairs, logits or scores."""
+    if isinstance(model, TorchMultiVector):
+        return model.scores(PROBES, PROBES[::-1])
     if isinstance(model, TorchCrossEncoder):
         return model.logits(PROBES, PROBES[::-1])
     return model.encode(PROBES, normalize_embeddings=False)
@@ -187,7 +209,8 @@ def test_scored_pairs_choose_the_weights(system, runner, tmp_path, monkeypatch):
         return [*scores.values()][(len(seen) - 1) % 3]
 
     monkeypatch.setattr("mirror_train.training.run.evaluate_similarity", evaluate)
-    monkeypatch.setattr("mirror_train.systems.cross_encoder.score_correlation", evaluate)
+    for name in ("cross_encoder", "colbert"):
+        monkeypatch.setattr(f"mirror_train.systems.{name}.score_correlation", evaluate)
     report = runner(system, "whole", select=pairs)
     assert len(seen) == (6 if system == "cf" else 3)
     np.testing.assert_allclose(weights(report.out)[0], seen[-2], atol=ANY_BATCH)
@@ -195,7 +218,8 @@ def test_scored_pairs_choose_the_weights(system, runner, tmp_path, monkeypatch):
     assert (training["best_step"], training["spearman"], training["steps"]) == (6, 0.9, STEPS)
     assert training["select"]["file"] == "dev.tsv"
     with monkeypatch.context() as patch:
-        for name in ("training.run.evaluate_similarity", "systems.cross_encoder.score_correlation"):
+        for name in ("training.run.evaluate_similarity", "systems.cross_encoder.score_correlation",
+                     "systems.colbert.score_correlation"):  # fmt: skip
             patch.setattr(f"mirror_train.{name}", lambda *_: {0: 0.1, 1: 0.9}[len(seen) % 2])
         interrupt_at(6, patch)
         seen.append(None)

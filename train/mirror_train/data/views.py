@@ -49,7 +49,8 @@ def make_views(
     """Return N chosen strings, their positives with a random span masked, and any hard negatives.
 
     Strings and positives are cropped before, if the recipe says so. Spans of tokens are masked
-    later, after tokenisation. Dropout makes the views differ further inside the model.
+    later, after tokenisation. Without a mask token, which decoders rarely have, the characters or
+    the words are left out. Dropout makes the views differ further inside the model.
     """
     first = [data.first[row] for row in rows]
     second = [data.second[row] for row in rows]
@@ -60,13 +61,20 @@ def make_views(
         )
     if recipe.span_length == 0:
         return first + second + hard
-    if mask_token is None:
-        raise ConfigError("this tokenizer has no mask token: pass --span-length 0")
     if recipe.span_mask == "tokens" or recipe.span_mask == "random-tokens":
+        if mask_token is None:
+            raise ConfigError(
+                "this tokenizer has no mask token: pass --span-length 0, or --span-mask "
+                "mask-token, which leaves the characters out"
+            )
         return first + second + hard
     masked = [
         mask_span(
-            text, length=recipe.span_length, mask_token=mask_token, rng=rng, method=recipe.span_mask
+            text,
+            length=recipe.span_length,
+            mask_token=mask_token or "",
+            rng=rng,
+            method=recipe.span_mask,
         )
         for text in second
     ]

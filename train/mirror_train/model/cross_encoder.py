@@ -34,6 +34,8 @@ _IDENTITY = "torch.nn.modules.linear.Identity"
 class LogitHead(Head):
     """The head of a cross-encoder, whose logits [B, C] stand in the place of text vectors."""
 
+    gives_text_vectors = False
+
     def __init__(self) -> None:
         super().__init__(["cls"], normalize=False)
 

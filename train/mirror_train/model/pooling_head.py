@@ -71,7 +71,13 @@ class Head(nn.Module):
         normalize: whether the encoder ends in a normalisation. The head itself leaves it out,
             because both forms of a vector are useful.
         truncate_dim: number of dimensions of the last layer's output to keep; None for all.
+
+    Attributes:
+        gives_text_vectors: whether `write_modules` describes the head; those of other models do not
+            give a vector of a text.
     """
+
+    gives_text_vectors = True
 
     def __init__(
         self,

@@ -213,6 +213,8 @@ class Source:
                 output_loading_info=True,
                 trust_remote_code=trust_remote_code,
             )
+        if tokenizer.pad_token_id is None and tokenizer.eos_token_id is not None:
+            tokenizer.pad_token = tokenizer.eos_token  # as of Llama; masked wherever it pads
         check_weights(folder, report, optional=() if classifies else ("pooler.",))
         check_tokenizer(folder, tokenizer, config)
         check_finite(whole, folder)

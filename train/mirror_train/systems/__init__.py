@@ -13,10 +13,12 @@ from mirror_train.data.tasks import MultitaskData, TaskData, TaskFiles, load_mul
 from mirror_train.recipes.recipe import suggest
 from mirror_train.systems.burt import BurtRecipe
 from mirror_train.systems.cf import CfRecipe
+from mirror_train.systems.colbert import ColbertRecipe
 from mirror_train.systems.cross_encoder import CrossEncoderRecipe
 from mirror_train.systems.finetune import FinetuneRecipe
 from mirror_train.systems.flow import FlowRecipe
 from mirror_train.systems.multitask import MultitaskRecipe
+from mirror_train.systems.splade import SpladeRecipe
 from mirror_train.systems.system import System
 from mirror_train.systems.trans_encoder import TransEncoderRecipe
 from mirror_train.training.run_config import TrainConfig
@@ -29,11 +31,13 @@ __all__ = [
     "BurtRecipe",
     "BurtTasks",
     "CfRecipe",
+    "ColbertRecipe",
     "CrossEncoderRecipe",
     "FinetuneRecipe",
     "FlowRecipe",
     "MultitaskData",
     "MultitaskRecipe",
+    "SpladeRecipe",
     "System",
     "TaskData",
     "TaskFiles",
@@ -55,8 +59,9 @@ def train(system: str, data: Any, config: TrainConfig) -> TuneReport:
     """Train a system on its data, and write the model to `config.out`.
 
     Each system of `SYSTEMS` has data of its own: Mirror-BERT, BERT-flow and BERT-CF `TrainingData`,
-    BURT `BurtTasks`, fine-tuning `TaskData`, several tasks `MultitaskData`, cross-encoders what
-    `read_labelled_pairs` and Trans-Encoder what `read_unlabelled_pairs` returns.
+    SPLADE and ColBERT that of pairs, BURT `BurtTasks`, fine-tuning `TaskData`, several tasks
+    `MultitaskData`, cross-encoders what `read_labelled_pairs` and Trans-Encoder what
+    `read_unlabelled_pairs` returns.
 
     Raises:
         ConfigError: there is no such system, an option cannot be used, or what is to be resumed is

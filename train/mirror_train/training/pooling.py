@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mirror_rt.bundle.families import family_of, is_causal
 from mirror_rt.bundle.manifest import Pooling
 from mirror_train.model.declared_modules import declared_pooling
 from mirror_train.model.pretrained import Pretrained
@@ -31,8 +32,9 @@ def choose_pooling(
 
     Where neither a user nor the base model, its row in the table, nor the recipe names one, it is
     that of the papers: the mean for BERT at the level of sentences, [CLS] otherwise (EMNLP 2021,
-    appendix B). A base model that declares a pooling or modules that cannot be tuned is refused
-    with a ModelError, unless the pooling is to be that of the papers anyway.
+    appendix B). A decoder's first token sees no other, so its last one takes the place of [CLS]. A
+    base model that declares a pooling or modules that cannot be tuned is refused with a ModelError,
+    unless the pooling is to be that of the papers anyway.
     """
 
     def named(pooling: Pooling, why: str) -> ChosenPooling:
@@ -53,6 +55,8 @@ def choose_pooling(
             return named(declared, f"as {config.model} declares")
         if row.pooling != "auto":
             return named(row.pooling, in_table)
+    if recipe.pooling in ("auto", "cls") and has_causal_attention(base):
+        return ChosenPooling("lasttoken", "the one token that has seen all others", "mean")
     if recipe.pooling != "auto":
         return named(recipe.pooling, "by the recipe")
     is_bert = base.model.config.model_type == "bert"
@@ -65,6 +69,11 @@ def choose_pooling(
             "--pooling mean"
         )
     return ChosenPooling(pooling, "as in the papers", "mean", warning)
+
+
+def has_causal_attention(base: Pretrained) -> bool:
+    """Return whether the tokens of a base model attend to none behind them, as a decoder's."""
+    return is_causal(base.model.config.to_dict(), family_of(base.model).tensors)
 
 
 def describe_vectors(base: Pretrained, config: TrainConfig) -> str:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -24,7 +25,6 @@ from mirror_rt.io.atomic import check_free, check_space, new_folder, write_json
 from mirror_rt.progress import progress_bar
 from mirror_train.compute.precision import Precision, resolve_precision
 from mirror_train.compute.processes import Processes, joined_processes
-from mirror_train.model.cross_encoder import LogitHead
 from mirror_train.model.license import describe_base
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, load_pretrained, quiet_transformers
@@ -209,6 +209,7 @@ class Run:
         level: str | None,
         language: str | None = None,
         pad_to: int | None = None,
+        prompts: Mapping[str, str] = MappingProxyType({}),
         tuned: Pretrained | None = None,
         also: Callable[[Path], None] = lambda folder: None,
     ) -> TuneReport:
@@ -228,6 +229,7 @@ class Run:
             pooling=head.pooling,
             matryoshka=list(recipe.get("matryoshka") or ()),
             mask_token=base.mask_token,
+            prompts=dict(prompts),
             language=language,
             level=level,
             base_model=describe_base(base) | {"weights_sha256": self._weights},
@@ -286,7 +288,7 @@ class Run:
             except SafetensorError as error:  # safetensors' error for a full disk
                 raise OSError(f"cannot write {self.config.out}: {error}") from error
             save_tokenizer(model.hf_tokenizer, folder, max_length=manifest.max_length)
-            if not isinstance(head, LogitHead):
+            if head.gives_text_vectors:
                 normalized = Head(head.poolings, head.layers).cpu()
                 write_modules(folder, normalized, manifest, hidden_size=self.base.dimension)
             also(folder)

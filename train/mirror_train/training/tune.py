@@ -31,7 +31,7 @@ from mirror_train.training.kept_vectors import forget_vectors
 from mirror_train.training.loop import Trainer
 from mirror_train.training.mirror import ViewsLoss, mirror_trainer, pad_length
 from mirror_train.training.movement import EndedBy, Neighbours, common_words, planned_steps
-from mirror_train.training.pooling import choose_pooling
+from mirror_train.training.pooling import choose_pooling, has_causal_attention
 from mirror_train.training.run import Run, TuneReport, begun
 from mirror_train.training.run_config import TrainConfig
 from mirror_train.training.teacher import Teacher, find_teacher, read_teacher
@@ -242,6 +242,12 @@ def check_recipe(recipe: Recipe, data: TrainingData, base: Pretrained, processes
     """Raise ConfigError where a recipe does not fit the data, the model or several processes."""
     base.check_length(recipe.max_length)
     base.check_special_tokens([recipe.fixed_pooling])
+    if recipe.pooling == "cls" and has_causal_attention(base):
+        raise ConfigError(
+            Setting("pooling", "cls"),
+            f" takes the first token, which in {base.name} sees no other: pass --pooling lasttoken "
+            "or --pooling mean",
+        )
     if recipe.mlp != "none" and (recipe.whitening or recipe.pooling == "mean-with-padding"):
         raise ConfigError(
             Setting("mlp"), " goes neither with whitening nor with the pooling mean-with-padding"
