@@ -30,6 +30,7 @@ from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.sparse.sparse_encoder import SparseEncoder
 from mirror_rt.tokens.tokenizer_file import read_tokenizer
 from mirror_train.model.model_checks import as_model_error
+from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, quiet_transformers
 from mirror_train.model.torch_encoder import TorchModel
 from mirror_train.model.word_head import WordHead

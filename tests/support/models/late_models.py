@@ -52,7 +52,8 @@ def write_json(path: Path, values: object) -> None:
 def save_pylate(source: Path, folder: Path, *, residual: bool = False, **settings: object) -> Path:
     """Write a folder as PyLate does, whose settings may differ from its usual ones."""
     add_tokens(source, folder, PREFIXES)
-    hidden = json.loads((folder / "config.json").read_text(encoding="utf-8"))["hidden_size"]
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    hidden = config.get("hidden_size") or config["dim"]  # as DistilBERT calls it
     places = {"": f"{LIBRARY}models.Transformer", "1_Dense": "pylate.models.Dense.Dense"}
     save_dense(folder / "1_Dense", {"linear.weight": _projection(hidden)}, use_residual=False)
     if residual:
