@@ -156,8 +156,10 @@ def test_a_dataset_in_an_object_store(model, dataset, bucket, tmp_path, engine):
     encode_dataset(config(model, dataset, tmp_path / "one", load=LoadOptions(threads=1)))
     job = config(model, "s3://texts/2026/*.parquet", "s3://vectors/2026", engine=engine,
                  resume=True, load=LoadOptions(threads=1))  # fmt: skip
-    made = encode_dataset(replace(job, input="s3://texts/2026/a.parquet"))
+    bucket.delete_file("texts/2026/b.parquet")
+    made = encode_dataset(job)
     assert (made.blocks, made.rows) == (4, 180)
+    pa.fs.copy_files(str(dataset), "texts/2026", destination_filesystem=bucket)
     bucket.delete_file("vectors/2026/a.parquet-00002.parquet")
     made = encode_dataset(job)
     assert (made.blocks, made.rows, made.resumed) == (8, 360, 130)
