@@ -159,7 +159,8 @@ def test_a_dataset_in_an_object_store(model, dataset, bucket, tmp_path, engine):
     bucket.delete_file("texts/2026/b.parquet")
     made = encode_dataset(job)
     assert (made.blocks, made.rows) == (4, 180)
-    pa.fs.copy_files(str(dataset), "texts/2026", destination_filesystem=bucket)
+    late = "texts/2026/b.parquet"
+    pa.fs.copy_files(str(dataset / "b.parquet"), late, destination_filesystem=bucket)
     bucket.delete_file("vectors/2026/a.parquet-00002.parquet")
     made = encode_dataset(job)
     assert (made.blocks, made.rows, made.resumed) == (8, 360, 130)
