@@ -26,15 +26,12 @@ from mirror_train import TorchEncoder
 COLUMNS = ("before", "by itself", "by the teacher", "by everything")
 
 
-def tune(out, *arguments, code=("-m", "mirror_rt.cli")):
-    """Run `mirror-rt tune` unless `out` is there; return the seconds that are written beside it.
-
-    `code` is the part of the call that runs the command line.
-    """
+def tune(out, *arguments):
+    """Run `mirror-rt tune` unless `out` is there; return the seconds that are written beside it."""
     seconds = out.parent / f"{out.name}.seconds"
     if not out.exists():
         began = time.perf_counter()
-        call = [sys.executable, *code, "tune", *arguments, "--out", out]
+        call = [sys.executable, "-m", "mirror_rt.cli", "tune", *arguments, "--out", out]
         subprocess.run(list(map(str, call)), check=True)
         seconds.write_text(f"{time.perf_counter() - began:.0f}")
     return int(seconds.read_text())

@@ -11,7 +11,7 @@ from typing import Any
 from mirror_export.config import ExportConfig
 from mirror_export.graph.torch_export import export_graph
 from mirror_export.graph.weight_table import ModuleWeights, table_of
-from mirror_export.kinds.dense import Exported, Reference
+from mirror_export.kinds.dense import Exported, Reference, Traceable
 from mirror_export.load import Loaded
 from mirror_export.parity import parity_texts
 from mirror_rt import Manifest
@@ -78,7 +78,7 @@ def trace(loaded: Loaded, folder: Path) -> Traced:
     _tell_of_missing_fusion(pretrained, graph["fused"])
     tokenizer = pretrained.text_tokenizer(manifest.max_length, copy=False)
     texts: list[Any] = loaded.config.parity_texts or parity_texts(tokenizer, manifest.language)
-    reference = loaded.own.run(pretrained, loaded.head, described, texts, pairs)
+    reference = loaded.own.run(Traceable(pretrained, loaded.head, described), texts, pairs)
     for parameter in pretrained.model.parameters():
         parameter.data = parameter.data.new_empty(0)  # the exporter's rules would keep them alive
     kind = type(loaded.own)

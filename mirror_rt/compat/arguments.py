@@ -18,7 +18,7 @@ from mirror_rt.inference.providers import without_cards
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.options import EncodePlan
 from mirror_rt.pipeline.pipeline import Pipeline
-from mirror_rt.reranking.options import PredictKeywords, PredictOptions, of_pipeline
+from mirror_rt.reranking.options import PredictKeywords, PredictOptions
 from mirror_rt.reranking.reranker import PairPipeline
 from mirror_rt.tokens.pairs import Pair, as_pair
 from mirror_rt.tokens.windows import WINDOW_TEXTS, TextWindow, text_windows
@@ -140,7 +140,7 @@ def pairs_with_blanks(
     """Cut pairs into windows like `with_blanks`, and check the options of `Reranker.predict`."""
     refuse_unknown("a cross-encoder", given, PredictKeywords.__annotations__)
     options = PredictOptions(**{"prompt": prompt, **given, "batch_size": batch_size})
-    plan = pipeline.plan(**of_pipeline(options))
+    plan = pipeline.plan(**options.of_pipeline())
 
     def checked() -> Iterator[TextWindow]:
         items = (as_pair(item, options.truncation) for item in pairs)

@@ -50,7 +50,7 @@ class FastembedModel:
 
     def __init__(
         self,
-        model_name: str = "all-MiniLM-L6-v2",
+        model_name: str,
         cache_dir: str | None = None,
         threads: int | None = None,
         providers: Sequence[Provider] | None = None,

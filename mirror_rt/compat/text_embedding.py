@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.adapters.lazy import LazyEncoder, LazyReranker
 from mirror_rt.compat.arguments import pairs_with_blanks
-from mirror_rt.compat.fastembed_model import FastembedModel, windows_of
+from mirror_rt.compat.fastembed_model import FastembedModel, Provider, windows_of
 from mirror_rt.encoding.encoder import Encoder
 from mirror_rt.keywords import refuse_unknown
 from mirror_rt.pipeline.inputs import Texts
@@ -24,6 +24,16 @@ class TextEmbedding(FastembedModel):
     """A bundle with the methods of `fastembed.TextEmbedding`, whose arguments it takes."""
 
     _kind, _lists = LazyEncoder, "encoders"
+
+    def __init__(
+        self, model_name: str = "all-MiniLM-L6-v2", cache_dir: str | None = None,
+        threads: int | None = None, providers: Sequence[Provider] | None = None,
+        cuda: bool | Literal["auto"] = "auto", device_ids: list[int] | None = None,
+        lazy_load: bool = False, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            model_name, cache_dir, threads, providers, cuda, device_ids, lazy_load, **kwargs
+        )
 
     @property
     def encoder(self) -> Encoder:

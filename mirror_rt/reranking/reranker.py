@@ -17,19 +17,17 @@ from mirror_rt.errors import ConfigError, Setting
 from mirror_rt.inference.load_options import LoadKeywords, LoadOptions
 from mirror_rt.inference.vector_layers import ACTIVATIONS
 from mirror_rt.keywords import refuse_unknown, with_visible_options
+from mirror_rt.pipeline.call_options import OnLongItem, of_pipeline
 from mirror_rt.pipeline.inputs import as_list
 from mirror_rt.pipeline.options import EncodeKeywords, EncodePlan
 from mirror_rt.pipeline.pipeline import Pipeline, Vectors
 from mirror_rt.pipeline.prompts import Prompts
 from mirror_rt.reranking.late_scores import MAXSIM, LatePairs, LateScores
 from mirror_rt.reranking.options import (
-    OF_PIPELINE,
-    OnPairTooLong,
     PredictKeywords,
     PredictOptions,
     ScoreActivation,
     Truncation,
-    of_pipeline,
 )
 from mirror_rt.reranking.score_head import ScoredModel, ScoreHead
 from mirror_rt.tokens.chunking import TokenRows
@@ -65,9 +63,9 @@ class PairPipeline(Pipeline):
 
     def plan(self, **options: Unpack[EncodeKeywords]) -> EncodePlan:
         """Check the options of a call: those of `PredictOptions` but `activation`, `truncation`."""
-        refuse_unknown("a cross-encoder", options, OF_PIPELINE)
+        refuse_unknown("a cross-encoder", options, of_pipeline(PredictKeywords.__annotations__))
         if options.get("on_too_long") == "chunk":
-            expected = "one of " + ", ".join(map(repr, get_args(OnPairTooLong)))
+            expected = "one of " + ", ".join(map(repr, get_args(OnLongItem)))
             raise ConfigError(field="on_too_long", expected=expected, value="chunk")
         return super().plan(**options)
 
@@ -182,7 +180,7 @@ class Reranker(LoadedBundle):
         show_progress_bar: bool | None = False,
         stop: threading.Event | None = None,
     ) -> Scores:
-        plan = self.pipeline.plan(**of_pipeline(options))
+        plan = self.pipeline.plan(**options.of_pipeline())
         items = self.items(pairs, options.truncation)
         windows = text_windows(items, invalid=self.pipeline.tokenizer.find_invalid(items))
         found = self.pipeline.encode(windows, plan, show_progress_bar, stop).embeddings
@@ -254,7 +252,7 @@ class Reranker(LoadedBundle):
         items = self.items(pairs, made.truncation)
         if len(items) > SHARED_TEXTS or "batch_size" in options:
             return await run_in_thread(lambda stop: self._predict(items, made, stop=stop))
-        given = of_pipeline(made)
+        given = made.of_pipeline()
         given.pop("batch_size")
         logits = await scheduler_of(self).aencode(items, **given)
         return self.scores(logits, made.activation)

@@ -22,7 +22,7 @@ from mirror_rt.pipeline.pipeline import Pipeline, Vectors
 from mirror_rt.pipeline.prompts import DOCUMENT_NAMES, QUERY_NAMES, Prompts
 from mirror_rt.pipeline.rows_to_run import RowsToRun
 from mirror_rt.progress import progress_bar
-from mirror_rt.sparse.options import SparseKeywords, SparseOptions, of_pipeline
+from mirror_rt.sparse.options import SparseKeywords, SparseOptions
 from mirror_rt.sparse.query_table import QueryTable
 from mirror_rt.sparse.vectors import SparseVector, SparseVectors, strongest_words
 from mirror_rt.sparse.word_head import WordModel
@@ -164,7 +164,7 @@ class SparseEncoder(LoadedBundle):
             pipeline: tokenises in place of `pipeline`, or of `query_pipeline` for queries.
         """
         table = self._queries if query else None
-        plan = self.pipeline.plan(**of_pipeline(options))
+        plan = self.pipeline.plan(**options.of_pipeline())
         pipeline = pipeline or (self.query_pipeline if query else self.pipeline)
         with closing(one_ahead(partial(pipeline.tokenize, plan=plan), stream)) as tokenized:
             for rows in tokenized:

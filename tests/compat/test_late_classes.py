@@ -189,6 +189,8 @@ def test_fastembed_counts_tokens_with_or_without_prefixes_and_fillers(tiny_bert,
 
 
 def test_fastembed_waits_for_the_first_call_and_names_unknown_options(folder):
+    with pytest.raises(TypeError, match="model_name"):
+        LateInteractionTextEmbedding()  # which names no model by default, as the real class
     waiting = LateInteractionTextEmbedding("absent", lazy_load=True)
     with pytest.raises(BundleError):
         next(iter(waiting.embed("a")))

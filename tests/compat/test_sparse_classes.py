@@ -207,6 +207,8 @@ def test_fastembed_has_the_vectors_of_the_encoder(tiny_sparse):
 
 
 def test_fastembed_waits_for_the_first_call_and_names_unknown_options(tiny_sparse):
+    with pytest.raises(TypeError, match="model_name"):
+        SparseTextEmbedding()  # which names no model by default, as the real class
     waiting = SparseTextEmbedding("absent", lazy_load=True)
     with pytest.raises(BundleError):
         next(iter(waiting.embed("a")))

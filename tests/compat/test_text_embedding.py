@@ -85,6 +85,8 @@ def test_the_cross_encoder_takes_the_arguments_of_the_real_class(name):
     ):
         names = [list(inspect.signature(one).parameters) for one in (ours, theirs)]
         assert names[0] == names[1]
+    with pytest.raises(TypeError, match="model_name"):
+        TextCrossEncoder()
 
 
 def test_the_model_can_wait_for_its_first_call(bundle):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from mirror_export.parity import GATES, ParityReport, compare, encode_compared
 from mirror_rt import Encoder
@@ -17,6 +17,14 @@ from mirror_rt.reranking.score_head import ScoreHead
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.torch_encoder import TorchEncoder
+
+
+class Traceable(NamedTuple):
+    """A loaded model, the head that its graph has, and the description of its bundle so far."""
+
+    pretrained: Pretrained
+    head: Head
+    described: ModelDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +63,14 @@ class Exported:
     def write(self, folder: Path) -> None:
         """Write the weights of the head of its own into a folder that is being made."""
 
-    def run(
-        self,
-        pretrained: Pretrained,
-        head: Head,
-        described: ModelDescription,
-        texts: list[str],
-        pairs: ScoredPairs | None = None,
-    ) -> Reference:
-        """Run the PyTorch model over texts; `described` is the bundle in the making."""
+    def run(self, made: Traceable, texts: list[str], pairs: ScoredPairs | None = None) -> Reference:
+        """Run the PyTorch model over texts."""
+        manifest = made.described.bundle
         encoder = TorchEncoder(
-            pretrained,
-            head=head,
-            max_length=described.bundle.max_length,
-            pad_to=described.bundle.pad_to,
+            made.pretrained,
+            head=made.head,
+            max_length=manifest.max_length,
+            pad_to=manifest.pad_to,
             copy_tokenizer=False,
         )
         vectors = encode_compared(encoder.pipeline, texts, normalize_embeddings=True).embeddings

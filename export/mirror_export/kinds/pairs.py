@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from mirror_export.kinds.dense import Exported, Reference
+from mirror_export.kinds.dense import Exported, Reference, Traceable
 from mirror_export.parity import ParityReport, compare_scores, encode_compared, parity_pairs
 from mirror_rt.bundle.classifier import head_of
-from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.families import family_of
 from mirror_rt.bundle.manifest import PoolingMode, Precision
 from mirror_rt.bundle.packed_layers import pack_layers
@@ -56,25 +55,19 @@ class Pairs(Exported):
         """Write the weights of its head into a folder that is being made."""
         self.scores.write(folder)
 
-    def run(
-        self,
-        pretrained: Pretrained,
-        head: Head,
-        described: ModelDescription,
-        texts: list[str],
-        pairs: ScoredPairs | None = None,
-    ) -> Reference:
+    def run(self, made: Traceable, texts: list[str], pairs: ScoredPairs | None = None) -> Reference:
         """Run the PyTorch model over pairs of texts: their logits, float32 [n, C], are expected."""
-        classifier, given = pretrained.classifier, parity_pairs(texts)
+        pretrained, given = made.pretrained, parity_pairs(texts)
+        classifier, length = pretrained.classifier, made.described.bundle.max_length
         assert classifier is not None
-        tokenizer = PairTokens(pretrained, described.bundle.max_length, copy=False).tokenizer
+        tokenizer = PairTokens(pretrained, length, copy=False).tokenizer
 
         def run(model: PreTrainedModel, head: Head, dimension: int) -> Vectors:
-            made = TorchModel(model, head, dimension=dimension, device=torch.device("cpu"))
-            return encode_compared(PairPipeline(tokenizer, made), given).embeddings
+            run = TorchModel(model, head, dimension=dimension, device=torch.device("cpu"))
+            return encode_compared(PairPipeline(tokenizer, run), given).embeddings
 
         logits = run(classifier, LogitHead(), int(classifier.config.num_labels))
-        vectors = normalize_rows(run(pretrained.model, head, pretrained.dimension))
+        vectors = normalize_rows(run(pretrained.model, made.head, pretrained.dimension))
         return Reference(given, vectors, logits)
 
     @staticmethod

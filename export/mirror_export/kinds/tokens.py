@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from mirror_export.kinds.dense import Exported, Reference
+from mirror_export.kinds.dense import Exported, Reference, Traceable
 from mirror_export.parity import BATCH, GATES, ParityReport
 from mirror_rt import Manifest
-from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.late_interaction import describe_late_interaction
 from mirror_rt.bundle.manifest import Precision
 from mirror_rt.bundle.packed_layers import write_packed
@@ -27,7 +26,6 @@ from mirror_rt.pipeline.options import EncodeKeywords
 from mirror_rt.tokens.padding import PaddedBatch
 from mirror_rt.vectors.normalization import normalize_rows
 from mirror_train.model.model_checks import as_model_error
-from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 
 
@@ -56,17 +54,11 @@ class Tokens(Exported):
         """Write the weights of its layers into a folder that is being made."""
         write_packed(folder / TokenVectors.file, self._layers.weights)
 
-    def run(
-        self,
-        pretrained: Pretrained,
-        head: Head,
-        described: ModelDescription,
-        texts: list[str],
-        pairs: ScoredPairs | None = None,
-    ) -> Reference:
+    def run(self, made: Traceable, texts: list[str], pairs: ScoredPairs | None = None) -> Reference:
         """Run the PyTorch model: vectors of tokens are expected, as `encode_tokens` gives them."""
-        found = super().run(pretrained, head, described, texts)
-        encoder = TokenEncoder(described, TokenModel(TorchTokens(pretrained), self._layers))
+        found = super().run(made, texts)
+        model = TokenModel(TorchTokens(made.pretrained), self._layers)
+        encoder = TokenEncoder(made.described, model)
         return dataclasses.replace(found, expected=encode_tokens(encoder, texts))
 
     @staticmethod

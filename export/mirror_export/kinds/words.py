@@ -9,10 +9,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForMaskedLM
 
-from mirror_export.kinds.dense import Exported, Reference
+from mirror_export.kinds.dense import Exported, Reference, Traceable
 from mirror_export.parity import encode_compared
 from mirror_rt.bundle.checkpoint_files import open_weights, refuse_pickled
-from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.manifest import Layout
 from mirror_rt.bundle.sparse_files import (
     Queries,
@@ -30,7 +29,6 @@ from mirror_rt.pipeline.pipeline import Pipeline
 from mirror_rt.sparse.sparse_encoder import SparseEncoder
 from mirror_rt.tokens.tokenizer_file import read_tokenizer
 from mirror_train.model.model_checks import as_model_error
-from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained, quiet_transformers
 from mirror_train.model.torch_encoder import TorchModel
 from mirror_train.model.word_head import WordHead
@@ -78,25 +76,18 @@ class Words(Exported):
         if self._queries is not None:
             write_tensors(folder / WordLayers.table, {"weight": self._queries})
 
-    def run(
-        self,
-        pretrained: Pretrained,
-        head: Head,
-        described: ModelDescription,
-        texts: list[str],
-        pairs: ScoredPairs | None = None,
-    ) -> Reference:
+    def run(self, made: Traceable, texts: list[str], pairs: ScoredPairs | None = None) -> Reference:
         """Run the PyTorch model: weights of words, of unit length, float32 [n, V], are expected."""
-        found = super().run(pretrained, head, described, texts)
+        found, pretrained = super().run(made, texts), made.pretrained
         with quiet_transformers():
             model = AutoModelForMaskedLM.from_pretrained(
                 pretrained.model_folder, dtype=torch.float32
             ).eval()
         size, layers = self.described.size, self.described
         words = WordHead(size, layers.pooling, layers.weighing)
-        made = TorchModel(model, words, dimension=size, device=torch.device("cpu"))
-        tokenizer = pretrained.text_tokenizer(described.bundle.max_length, copy=False)
-        pipeline = Pipeline(tokenizer, made, normalize=False)
+        run = TorchModel(model, words, dimension=size, device=torch.device("cpu"))
+        tokenizer = pretrained.text_tokenizer(made.described.bundle.max_length, copy=False)
+        pipeline = Pipeline(tokenizer, run, normalize=False)
         weights = encode_compared(pipeline, texts, normalize_embeddings=True).embeddings
         return dataclasses.replace(found, expected=weights)
 
