@@ -152,7 +152,7 @@ def test_bases_that_do_not_go(run, tiny_model):
 
 
 @pytest.mark.parametrize("system", RECIPES)
-def test_the_command(system, tiny_model, data, file, succeed, tmp_path):
+def test_the_command(system, tiny_model, data, file, succeed, cli, tmp_path):
     rows = [f"{a}\t{b}" for a, b in zip(data.first[:64], data.second[:64], strict=True)]
     pairs, out = file("pairs.tsv", *rows), tmp_path / "out"
     said = succeed("train", system, "--model", tiny_model("bert"), "--data", pairs, "--steps", 2,
@@ -160,3 +160,4 @@ def test_the_command(system, tiny_model, data, file, succeed, tmp_path):
     assert "64 strings" in said
     assert f"mirror-rt export {out}" in said
     assert system in succeed("info", out).out
+    assert f"train {system} needs --data" in cli("train", system, "--out", tmp_path / "other").err
