@@ -64,7 +64,7 @@ def as_masked(base: Pretrained, *, seed: int) -> tuple[Pretrained, bool]:
     """Return the masked language model of a folder, with the dropout of `base`; is its head new?
 
     A head that the folder lacks begins with a linear layer that changes nothing where the widths
-    allow it, and is told of by a warning: it is better to start from a model that has one.
+    allow it, and is told of by a warning.
     """
     kind = base.model.config.model_type
     if kind not in HEADS:
@@ -81,8 +81,8 @@ def as_masked(base: Pretrained, *, seed: int) -> tuple[Pretrained, bool]:
         )
     if missing := sorted(report["missing_keys"]):
         logger.warning(
-            "%s has no head of a masked language model (%s): a new one is trained, which takes "
-            "more steps than one that has learnt words",
+            "%s has no head of a masked language model (%s): a new one begins with its word "
+            "embeddings, and knows less of words than one that has been trained",
             base.name,
             missing[0],
         )

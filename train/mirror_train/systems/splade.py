@@ -43,8 +43,8 @@ class SpladeRecipe(RankingRecipe):
         flops_warm_up: the share of the steps over which both rise to these, quadratically.
     """
 
-    query_flops: NotNegative = 5e-3
-    document_flops: NotNegative = 3e-3
+    query_flops: NotNegative = 0.02
+    document_flops: NotNegative = 0.012
     flops_warm_up: Rate = 0.33
 
 
