@@ -95,7 +95,16 @@ def test_a_sparse_folder(masked, run, tiny_sparse, tiny_model, tmp_path, caplog)
     export_bundle(ExportConfig(str(report.out), tmp_path / "bundle"))
     with SparseEncoder.load(tmp_path / "bundle", providers="cpu") as encoder:
         np.testing.assert_allclose(encoder.encode(TEXTS).toarray(), mine, atol=GATE)
-    assert Manifest.read(tmp_path / "bundle", None).recipe["query_flops"] == 5e-3
+    assert Manifest.read(tmp_path / "bundle", None).recipe["query_flops"] == 0.02
+
+
+def test_a_new_head_begins_sparse(run, tiny_model, data):
+    still = {"learning_rate": 1e-12, "steps": 1}
+    with SparseEncoder.load(run("splade", tiny_model("bert"), recipe=still).out) as encoder:
+        weights = encoder.encode(data.second).toarray()
+    # Of each word, the logits above the mean by two standard deviations: 1/4 at most (Chebyshev),
+    # and of most distributions a few in a hundred.
+    assert 0 < (weights > 0).mean() < 0.1
 
 
 @pytest.mark.parametrize("family", ["bert", "qwen3"])
@@ -152,7 +161,7 @@ def test_bases_that_do_not_go(run, tiny_model):
 
 
 @pytest.mark.parametrize("system", RECIPES)
-def test_the_command(system, tiny_model, data, file, succeed, tmp_path):
+def test_the_command(system, tiny_model, data, file, succeed, cli, tmp_path):
     rows = [f"{a}\t{b}" for a, b in zip(data.first[:64], data.second[:64], strict=True)]
     pairs, out = file("pairs.tsv", *rows), tmp_path / "out"
     said = succeed("train", system, "--model", tiny_model("bert"), "--data", pairs, "--steps", 2,
@@ -160,3 +169,4 @@ def test_the_command(system, tiny_model, data, file, succeed, tmp_path):
     assert "64 strings" in said
     assert f"mirror-rt export {out}" in said
     assert system in succeed("info", out).out
+    assert f"train {system} needs --data" in cli("train", system, "--out", tmp_path / "other").err

@@ -6,7 +6,9 @@ import copy
 import dataclasses
 import logging
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
@@ -14,6 +16,7 @@ from transformers import AutoModelForMaskedLM
 from mirror_rt.bundle.declarations import write_modules
 from mirror_rt.bundle.word_layers import WordPooling, WordWeighing
 from mirror_rt.bundle.word_tensors import HEADS
+from mirror_rt.encoding.batch_encoder import Vectors
 from mirror_rt.errors import ModelError
 from mirror_rt.io.atomic import write_json
 from mirror_train.model.model_checks import as_model_error
@@ -57,11 +60,11 @@ class WordHead(Head):
         return pooled, pooled
 
 
-def as_masked(base: Pretrained, *, seed: int) -> Pretrained:
-    """Return the masked language model of a folder, with the dropout of `base`.
+def as_masked(base: Pretrained, *, seed: int) -> tuple[Pretrained, bool]:
+    """Return the masked language model of a folder, with the dropout of `base`; is its head new?
 
     A head that the folder lacks begins with a linear layer that changes nothing where the widths
-    allow it, and is told of by a warning: it is better to start from a model that has one.
+    allow it, and is told of by a warning.
     """
     kind = base.model.config.model_type
     if kind not in HEADS:
@@ -78,15 +81,27 @@ def as_masked(base: Pretrained, *, seed: int) -> Pretrained:
         )
     if missing := sorted(report["missing_keys"]):
         logger.warning(
-            "%s has no head of a masked language model (%s): a new one is trained, which takes "
-            "more steps than one that has learnt words",
+            "%s has no head of a masked language model (%s): a new one begins with its word "
+            "embeddings, and knows less of words than one that has been trained",
             base.name,
             missing[0],
         )
         dense = model.get_submodule(HEADS[kind].dense)
         if dense.in_features == dense.out_features:
             nn.init.eye_(dense.weight)
-    return dataclasses.replace(base, model=model.eval())
+    return dataclasses.replace(base, model=model.eval()), bool(missing)
+
+
+def centre_words(model: Any, weights: Vectors) -> None:
+    """Lower the biases of a new head, whose logits of nearly all words are above 0.
+
+    `weights` [n, V] are those of some texts. Afterwards, a word has a weight in those texts alone
+    where its logit is above its mean by two standard deviations.
+    """
+    logits = np.expm1(weights.astype(np.float64))
+    lower = logits.mean(axis=0) + 2 * logits.std(axis=0)
+    bias = model.get_output_embeddings().bias
+    bias.data -= torch.from_numpy(lower).to(bias)
 
 
 def declare_words(folder: Path, *, max_length: int) -> None:

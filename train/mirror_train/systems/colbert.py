@@ -12,8 +12,8 @@ from mirror_rt.errors import ModelError
 from mirror_rt.evaluation import ScoredPairs, spearman
 from mirror_rt.schema import least
 from mirror_train.data.training_data import TrainingData
-from mirror_train.systems.options import StringOptions, Training, print_result, run_options
-from mirror_train.systems.splade import RankingRecipe
+from mirror_train.systems.options import Training, print_result, run_options
+from mirror_train.systems.splade import PAIRS, RankedPairs, RankingRecipe
 from mirror_train.systems.system import System
 from mirror_train.training.run_config import TrainConfig
 
@@ -53,7 +53,7 @@ class TrainColbert(Training):
         mirror-rt train colbert --data triplets.tsv --data-format triplets --out late
     """
 
-    pairs: Annotated[StringOptions, Group("pairs of a query and a document")]
+    pairs: Annotated[RankedPairs, PAIRS]
     config: Annotated[Given[TrainConfig], run_options("precision")]
     recipe: Annotated[Given[ColbertRecipe], Group("hyper-parameters")]
 

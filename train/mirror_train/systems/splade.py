@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from mirror_rt.cli.parsing.options import Given, Group
+from mirror_rt.cli.parsing.options import Given, Group, Help
 from mirror_rt.schema import least
 from mirror_train.data.training_data import TrainingData
 from mirror_train.recipes.recipe import NotNegative, Rate
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from mirror_rt.tokens.tokenization import TokenizedTexts
     from mirror_train.training.run import TuneReport
+
+_CENTRED = 200  # documents by which a new head is centred
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,24 @@ class SpladeRecipe(RankingRecipe):
         flops_warm_up: the share of the steps over which both rise to these, quadratically.
     """
 
-    query_flops: NotNegative = 5e-3
-    document_flops: NotNegative = 3e-3
+    query_flops: NotNegative = 0.02
+    document_flops: NotNegative = 0.012
     flops_warm_up: Rate = 0.33
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedPairs(StringOptions):
+    """The pairs of a query and a document to train on."""
+
+    data: Annotated[
+        Path,
+        Help("UTF-8 text, a pair a line: query||document, or two-column TSV; or what --data-format "
+             "says", "FILE"),
+    ] = field()  # fmt: skip
+
+
+# Its options, without those of single strings.
+PAIRS = Group("pairs", leave_out=("words", "top", "longer_than"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +77,7 @@ class TrainSplade(Training):
         mirror-rt train splade --data triplets.tsv --data-format triplets --out sparse
     """
 
-    pairs: Annotated[StringOptions, Group("pairs of a query and a document")]
+    pairs: Annotated[RankedPairs, PAIRS]
     config: Annotated[Given[TrainConfig], run_options("precision")]
     recipe: Annotated[Given[SpladeRecipe], Group("hyper-parameters")]
 
@@ -86,16 +104,20 @@ def _run(data: TrainingData, config: TrainConfig) -> TuneReport:
     of its batch; the weight of a word is w_j = max_i log(1 + relu(logit_ij)) over the tokens i, as
     in SPLADE v2.
     """
-    from mirror_train.model.word_head import WordHead, as_masked, declare_words
+    from mirror_train.model.word_head import WordHead, as_masked, centre_words, declare_words
     from mirror_train.training.ranking import course, ranking_loss, ranking_steps
     from mirror_train.training.run import begun
 
     recipe: SpladeRecipe = config.recipe
     with begun(config, config.precision) as run:
-        run.base = base = as_masked(run.load(dropout=recipe.dropout), seed=config.seed)
+        run.base, new = as_masked(run.load(dropout=recipe.dropout), seed=config.seed)
+        base = run.base
         base.check_length(recipe.max_length)
         run.start(data.sha256(), dataclasses.asdict(recipe))
         head = WordHead(base.model.config.vocab_size)
+        if new:
+            texts = data.second[:_CENTRED]
+            centre_words(base.model, run.encoder(head).encode(texts, normalize_embeddings=False))
         tokenizer = base.text_tokenizer(recipe.max_length)
 
         def loss(z: Tensor, ids: Tensor, tokens: TokenizedTexts, step: int) -> Tensor:
