@@ -245,7 +245,8 @@ def half_products(
 ) -> npt.NDArray[np.float32]:
     """Dot products [q, n] of queries [q, D] and float16 rows [n, D], in as many threads as parts.
 
-    A product is the same beside any other queries and rows.
+    A product is the same beside any other rows, and among other queries, of which both times fewer
+    than 8 are given, or both times not.
     """
 
 def max_similarities(
@@ -259,15 +260,6 @@ def max_similarities(
 
     A score is the sum over the query's rows of the largest dot product with a row of the document.
     """
-
-def widen_halves(
-    halves: npt.NDArray[np.uint16],
-    out: npt.NDArray[np.float32],
-    *,
-    parts: int,
-    instruction_set: str | None = None,
-) -> None:
-    """Write float16 numbers of any shape to the first numbers of `out`."""
 
 def keep_best(
     scores: npt.NDArray[np.float32],

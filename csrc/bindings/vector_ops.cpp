@@ -112,19 +112,6 @@ Array<float> half_products_of(const Array<float>& queries, const Array<std::uint
   return scores;
 }
 
-// Writes as many numbers of `out` as there are halves.
-void widen_halves_of(const Array<std::uint16_t>& halves, Array<float>& out, std::int64_t parts,
-                     const std::optional<std::string>& isa) {
-  if (out.size() < halves.size()) throw py::value_error("out has fewer numbers than halves");
-  if (parts < 1) throw py::value_error("parts must be at least 1");
-  const Isa& chosen = isa_named(isa);
-  const std::uint16_t* from = halves.data();
-  float* to = out.mutable_data();
-  const py::ssize_t count = halves.size();
-  py::gil_scoped_release release;
-  widen_halves(chosen, from, count, parts, to);
-}
-
 /// The arrays of some texts, which must outlive it.
 template <class T>
 struct Texts {
@@ -226,9 +213,6 @@ void bind_vector_ops(py::module_& m) {
   bind_max_similarities<std::uint16_t>(m);
   bind_max_similarities<std::uint8_t>(m);
   bind_max_similarities<std::int8_t>(m);
-  m.def("widen_halves", &widen_halves_of, py::arg("halves"), py::arg("out").noconvert(),
-        py::kw_only(), py::arg("parts"), isa,
-        "Write float16 numbers, as uint16, to the first numbers of a float32 array.");
   m.def("keep_best", &keep_best_rows, py::arg("scores"), py::arg("first"),
         py::arg("best_scores").noconvert(), py::arg("best_indices").noconvert(), py::kw_only(), isa,
         "Update heaps [queries, k] with the scores [queries, rows] of rows first, first + 1.");

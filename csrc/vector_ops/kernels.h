@@ -190,10 +190,9 @@ constexpr int kRows = 12;
 constexpr int kRows = 6;
 #endif
 
-/// Raises `best` to the products of R rows with the columns of a panel.
+/// Computes the products of R rows with the columns of a panel.
 template <int R>
-inline void raise(const float* rows, std::int64_t dim, const float* panel, Vec (&best)[2]) {
-  Vec sums[R][2] = {};
+inline void multiply(const float* rows, std::int64_t dim, const float* panel, Vec (&sums)[R][2]) {
   for (std::int64_t d = 0; d < dim; ++d, panel += 2 * kLanes) {
     const Vec left = loadu(panel), right = loadu(panel + kLanes);
 #pragma GCC unroll 12
@@ -203,6 +202,13 @@ inline void raise(const float* rows, std::int64_t dim, const float* panel, Vec (
       sums[r][1] += x * right;
     }
   }
+}
+
+/// Raises `best` to the products of R rows with the columns of a panel.
+template <int R>
+inline void raise(const float* rows, std::int64_t dim, const float* panel, Vec (&best)[2]) {
+  Vec sums[R][2] = {};
+  multiply<R>(rows, dim, panel, sums);
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r) {
     for (int v = 0; v < 2; ++v) best[v] = where(sums[r][v] > best[v], sums[r][v], best[v]);
@@ -222,6 +228,22 @@ void best_products(const float* rows, std::int64_t n, std::int64_t dim, const fl
   std::memcpy(best, found, sizeof found);
 }
 
+/// Writes the products of R rows with the columns of a panel: out [R, columns].
+template <int R>
+inline void products_of(const float* rows, std::int64_t dim, const float* panel, float* out) {
+  Vec sums[R][2] = {};
+  multiply<R>(rows, dim, panel, sums);
+  std::memcpy(out, sums, sizeof sums);
+}
+
+void products(const float* rows, std::int64_t n, std::int64_t dim, const float* panel, float* out) {
+  std::int64_t r = 0;
+  for (; r + kRows <= n; r += kRows) {
+    products_of<kRows>(rows + r * dim, dim, panel, out + r * 2 * kLanes);
+  }
+  for (; r < n; ++r) products_of<1>(rows + r * dim, dim, panel, out + r * 2 * kLanes);
+}
+
 template <class Score>
 bool any_above(const Score* scores, std::int64_t n, Score threshold) {
   int above = 0;  // a count, because a loop that ends early is not vectorised
@@ -232,12 +254,21 @@ bool any_above(const Score* scores, std::int64_t n, Score threshold) {
 }  // namespace
 
 // Two macros are needed, so that the name is expanded before it is pasted.
-#define MIRROR_RT_DEFINE(isa)                                       \
-  extern const Isa k_##isa;                                         \
-  const Isa k_##isa = {#isa,       quantize_row,     widen,         \
-                       dots,       agreement,        widen_halves,  \
-                       half_dots,  widen_codes,      best_products, \
-                       2 * kLanes, any_above<float>, any_above<std::int32_t>};
+#define MIRROR_RT_DEFINE(isa)            \
+  extern const Isa k_##isa;              \
+  const Isa k_##isa = {#isa,             \
+                       quantize_row,     \
+                       widen,            \
+                       dots,             \
+                       agreement,        \
+                       widen_halves,     \
+                       half_dots,        \
+                       widen_codes,      \
+                       best_products,    \
+                       products,         \
+                       2 * kLanes,       \
+                       any_above<float>, \
+                       any_above<std::int32_t>};
 #define MIRROR_RT_EXPAND(isa) MIRROR_RT_DEFINE(isa)
 MIRROR_RT_EXPAND(MIRROR_RT_ISA)
 

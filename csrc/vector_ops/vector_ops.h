@@ -46,6 +46,11 @@ struct Isa {
   /// `rows` [n, dim].
   void (*best_products)(const float* rows, std::int64_t n, std::int64_t dim, const float* panel,
                         float* best);
+
+  /// Writes the dot products of `rows` [n, dim] with the columns of `panel` [dim, columns]: out
+  /// [n, columns].
+  void (*products)(const float* rows, std::int64_t n, std::int64_t dim, const float* panel,
+                   float* out);
   std::int64_t columns;
 
   /// Returns whether any score is above `threshold`; a NaN is not.
@@ -100,7 +105,7 @@ Search<std::int16_t> search_codes;
 Search<std::uint8_t> search_bits;
 
 /// Computes the dot products of `queries` [n_queries, dim] with float16 `rows` [n, dim], a part of
-/// the rows on each thread: scores [n_queries, n].
+/// the rows on each thread: scores [n_queries, n]. Of many queries, rows are widened once for all.
 void half_products(const Isa& isa, const float* queries, std::int64_t n_queries,
                    const std::uint16_t* rows, std::int64_t n, std::int64_t dim, std::int64_t parts,
                    float* scores);
@@ -119,10 +124,6 @@ struct TokenVectors {
 template <class Number>
 void max_similarities(const Isa& isa, const TokenVectors<float>& queries,
                       const TokenVectors<Number>& documents, std::int64_t threads, float* scores);
-
-/// Widens float16 numbers, a part of them on each thread.
-void widen_halves(const Isa& isa, const std::uint16_t* halves, std::int64_t count,
-                  std::int64_t parts, float* out);
 
 /// Writes the codes of all rows, see Isa::quantize_row. Returns the first row that holds a NaN (its
 /// codes and those of later rows are undefined), or -1.

@@ -18,9 +18,6 @@ Indices = npt.NDArray[np.int64]
 
 # Limits of the scores, corpus rows and queries in memory at once, so that they take a few MB.
 _BLOCK_SCORES, _BLOCK_ROWS, _BLOCK_QUERIES = 1 << 21, 1 << 14, 256
-# Numbers of float16 that are widened at a time, and queries from which on that is quicker than to
-# widen a row for each of them.
-_BLOCK_HALVES, _MANY_QUERIES = 1 << 21, 8
 # With fewer products (or bytes of bits) than this, a second thread costs more than it saves.
 _WORK_PER_THREAD = 1 << 22
 
@@ -162,26 +159,19 @@ class _Products:
     """Dot products of queries with `step` rows of a corpus of floats at a time."""
 
     def __init__(self, queries: Floats, corpus: npt.NDArray[Any]) -> None:
-        self._queries, dimension = queries, corpus.shape[1]
+        self._queries = queries
         self._halves = corpus.dtype == np.float16
-        self._wide: Floats | None = None
         self.step = max(256, _BLOCK_SCORES // len(queries))
         if not self._halves:
             self.step = min(_BLOCK_ROWS, self.step)
-        elif len(queries) >= _MANY_QUERIES:
-            self.step = min(self.step, max(256, _BLOCK_HALVES // max(dimension, 1)))
-            self._wide = np.empty((self.step, dimension), np.float32)
 
     def with_rows(self, rows: npt.NDArray[Any]) -> Floats:
         """Return the products [queries, rows]."""
         if not self._halves:
             return np.asarray(self._queries @ rows.astype(np.float32, copy=False).T)
         halves = np.ascontiguousarray(rows).view(np.uint16)
-        if self._wide is None:
-            parts = _parts(rows.size * len(self._queries), len(rows))
-            return _core.half_products(self._queries, halves, parts=parts)
-        _core.widen_halves(halves, self._wide, parts=_parts(8 * rows.size, len(rows)))
-        return np.asarray(self._queries @ self._wide[: len(rows)].T)
+        parts = _parts(rows.size * len(self._queries), len(rows))
+        return _core.half_products(self._queries, halves, parts=parts)
 
 
 def _search_codes(

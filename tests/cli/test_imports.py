@@ -124,7 +124,7 @@ def test_recipes_and_configurations_need_no_torch():
         "print(len(mirror_studies.STUDIES), len(SYSTEMS), len(ENTRIES), CfRecipe().mirror.level)\n"
         "print([name for name, module in sys.modules.items() if name == 'scipy' and module])"
     )
-    assert done.stdout.split() == ["18", "8", "15", "sentence", "[]"], done.stderr
+    assert done.stdout.split() == ["18", "10", "15", "sentence", "[]"], done.stderr
 
 
 def test_all_commands_are_listed_in_one_list_with_the_extras_that_they_lack():

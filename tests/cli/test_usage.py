@@ -34,7 +34,7 @@ def test_no_arguments_say_what_to_do_first(cli):
         ("info", "info needs BUNDLE|PACK", "for example: mirror-rt info bundle"),
         ("info a --model b", "not allowed with", "for example: mirror-rt info bundle"),
         ("info a b", "cannot tell what 'b' is for", "for example: mirror-rt info bundle"),
-        ("train flwo", "needs one of burt, cf, colbert, cross-encoder, finetune", "did you mean flow?"),
+        ("train flwo", "needs one of burt, cf, colbert, cross-encoder", "did you mean flow?"),
         ("tune --out o --words en --epochs two", "--epochs must be an integer, got 'two'",
          "for example: mirror-rt tune"),
         ("tune --out o --data d --data-format pair",

@@ -1,5 +1,6 @@
 """`mirror-rt serve --workers`: several processes at one port, killed, stopped and reloaded."""
 
+import asyncio
 import collections
 import concurrent.futures
 import contextlib
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,6 +32,7 @@ from mirror_rt.server import ServerConfig, create_app
 from mirror_rt.server.models.reload import Reloader
 from mirror_rt.server.models.served_models import Source
 from mirror_rt.server.monitoring.metrics import Metrics, WorkerCounts
+from mirror_rt.server.process import supervisor
 from rounding import ANY_BATCH
 from server_process import until, with_prompt
 
@@ -147,6 +150,21 @@ def test_no_worker_can_start(bundle_copy, command):
     assert done.returncode == 1
     assert "is damaged: tokenizer.json" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def test_a_signal_leaves_the_exit_status_to_asyncio(monkeypatch):
+    def takes_it(process):
+        raise AssertionError("the exit status was taken")
+
+    async def end():
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=PIPE)
+        with monkeypatch.context() as patch:
+            patch.setattr(subprocess.Popen, "poll", takes_it)
+            supervisor._signal(process, signal.SIGTERM)
+        assert await process.wait() == -signal.SIGTERM
+        supervisor._signal(process, signal.SIGTERM)  # to none
+
+    asyncio.run(end())
 
 
 @pytest.mark.full

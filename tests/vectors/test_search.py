@@ -82,28 +82,39 @@ def test_native_codes_search_equals_numpy(rng, isa, signed, parts, rows, dimensi
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_every_half_is_widened_exactly(isa):
+    """By products with 1; as products with 0 are added, those of infinity and NaN stand alone."""
     halves = np.arange(1 << 16, dtype=np.uint16)
-    for count in (1 << 16, 31, 3):  # whole vectors, and what is left behind them
-        found = np.full(count + 1, 7, np.float32)
-        _core.widen_halves(halves[-count:], found, parts=min(3, count), instruction_set=isa)
-        expected = halves[-count:].view(np.float16).astype(np.float32)
-        np.testing.assert_array_equal(found[:count], expected)
-        np.testing.assert_array_equal(np.signbit(found[:count]), np.signbit(expected))
-        assert found[count] == 7
+    options = {"parts": 3, "instruction_set": isa}
+    for queries in (1, 9):  # a row is widened for each of a few queries, and once for many
+        alone = _core.half_products(np.ones((queries, 1), np.float32), halves[:, None], **options)
+        for found in alone:
+            np.testing.assert_array_equal(found, halves.view(np.float16).astype(np.float32))
+    finite = halves[np.isfinite(halves.view(np.float16))]
+    for dimension in (16, 31):  # whole vectors, and what is left behind them
+        rows = finite[: len(finite) // dimension * dimension].reshape(-1, dimension)
+        for queries in (
+            np.eye(dimension, dtype=np.float32),
+            np.eye(3, dimension, dtype=np.float32),
+        ):
+            found = _core.half_products(queries, rows, **options)
+            expected = rows.view(np.float16).astype(np.float32).T[: len(queries)]
+            np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("count", [3, 8, 35])
 @pytest.mark.parametrize(("rows", "dimension"), [(1, 1), (37, 31), (200, 64), (97, 384)])
-def test_native_half_products_equal_numpy(rng, isa, parts, rows, dimension):
-    queries, corpus = unit(rng, 3, dimension), unit(rng, rows, dimension).astype(np.float16)
+def test_native_half_products_equal_numpy(rng, isa, parts, rows, dimension, count):
+    queries, corpus = unit(rng, count, dimension), unit(rng, rows, dimension).astype(np.float16)
     halves = corpus.view(np.uint16)
     found = _core.half_products(queries, halves, parts=parts, instruction_set=isa)
     exact = queries.astype(float) @ corpus.astype(float).T
     bound = abs(queries).astype(float) @ abs(corpus).astype(float).T * dimension * 2**-24
     assert (abs(found - exact) <= bound + 2**-24 * abs(exact)).all()
-    last = _core.half_products(queries[-1:], halves[-1:], parts=1, instruction_set=isa)
-    assert np.array_equal(last, found[-1:, -1:])  # the same beside any others
+    least = 1 if count < 8 else 8
+    last = _core.half_products(queries[-least:], halves[-1:], parts=1, instruction_set=isa)
+    assert np.array_equal(last, found[-least:, -1:])  # the same beside any others
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -269,11 +280,7 @@ def test_wrong_native_calls_raise_and_do_not_crash():
     halves, queries = np.zeros((3, 4), np.uint16), np.zeros((2, 4), np.float32)
     with pytest.raises(ValueError, match="queries and rows must have one length"):
         _core.half_products(queries[:, :2].copy(), halves, parts=1)
-    with pytest.raises(ValueError, match="fewer numbers than halves"):
-        _core.widen_halves(halves, queries, parts=1)
     with pytest.raises(ValueError, match="parts must be at least 1"):
         _core.half_products(queries, halves, parts=0)
-    with pytest.raises(ValueError, match="parts must be at least 1"):
-        _core.widen_halves(halves, np.zeros(12, np.float32), parts=0)
     with pytest.raises(TypeError):
         _core.search_codes(bits.astype(np.float32), bits, signed=True, k=1, parts=1)

@@ -151,7 +151,7 @@ class Supervisor:
         process.stdin.write(pickle.dumps(self._task))  # it stays open: its end would end the worker
         self._running.add(process)
         if self._stopping.is_set():
-            process.terminate()
+            _signal(process, signal.SIGTERM)
         return process
 
     async def _listen_to(
@@ -199,8 +199,18 @@ class Supervisor:
 
     def _send(self, number: int) -> None:
         for process in self._running:
-            with contextlib.suppress(ProcessLookupError):  # it has ended just now
-                process.send_signal(number)
+            _signal(process, number)
+
+
+def _signal(process: Process, number: int) -> None:
+    """Send a signal to a process that may have ended just now.
+
+    `Process.send_signal` would look whether it has, and take the exit status that asyncio then
+    waits for in vain: it says so, and takes 255 for it.
+    """
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 def _metrics_folder() -> tempfile.TemporaryDirectory[str]:

@@ -157,7 +157,7 @@ def to_bfloat16(values: np.ndarray) -> np.ndarray:
 
 def fuzz_search(core, r: np.random.Generator, isa: str) -> None:
     """Quantise vectors, and search among their codes, their bits and their scores."""
-    n, dim, queries = (int(r.integers(0, most)) for most in (140, 100, 6))
+    n, dim, queries = (int(r.integers(0, most)) for most in (140, 100, 12))
     x = r.normal(size=(n, dim)).astype(np.float32)
     starts, steps = np.full(dim, -2, np.float32), np.full(dim, 1 / 64, np.float32)
     signed = bool(r.integers(2))
@@ -171,7 +171,6 @@ def fuzz_search(core, r: np.random.Generator, isa: str) -> None:
     halves = x.astype(np.float16).view(np.uint16)
     given = r.normal(size=(queries, dim)).astype(np.float32)
     core.half_products(given, halves, parts=parts, instruction_set=isa)
-    core.widen_halves(halves, np.empty(n * dim, np.float32), parts=parts, instruction_set=isa)
     cuts = np.sort(r.integers(0, n + 1, 3))
     for documents in (x, halves, codes, codes.view(np.int8)):
         core.max_similarities([given, given[:1]], np.split(documents, cuts), threads=parts,

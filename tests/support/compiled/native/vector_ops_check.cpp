@@ -136,8 +136,8 @@ bool check_similarities(const Isa& isa, const std::vector<Number>& rows,
 }
 
 /// Numbers of eighths, whose products and sums are exact in any order.
-bool check_halves(const Isa& isa, std::int64_t rows, std::int64_t dim, std::int64_t parts) {
-  const std::int64_t queries = 3;
+bool check_halves(const Isa& isa, std::int64_t rows, std::int64_t dim, std::int64_t parts,
+                  std::int64_t queries) {
   const auto eighths = random_integers<std::int8_t>((rows + queries) * dim, -15, 15);
   std::vector<float> values;
   std::vector<std::uint16_t> halves;
@@ -147,9 +147,7 @@ bool check_halves(const Isa& isa, std::int64_t rows, std::int64_t dim, std::int6
     const int bits = (12 + power) << 10 | ((size << (10 - power)) & 1023);
     halves.push_back(static_cast<std::uint16_t>(size == 0 ? 0 : x < 0 ? 0x8000 | bits : bits));
   }
-  std::vector<float> wide(values.size()), products(queries * rows);
-  widen_halves(isa, halves.data(), std::int64_t(halves.size()), parts, wide.data());
-  if (wide != values) return false;
+  std::vector<float> products(queries * rows);
   const float* query = values.data() + rows * dim;
   half_products(isa, query, queries, halves.data(), rows, dim, parts, products.data());
   for (std::int64_t q = 0; q < queries; ++q) {
@@ -198,7 +196,9 @@ int main() {
           for (const std::uint8_t flip : {0, 0x80}) {
             const Case c{*isa, rows, size, 5 + rows % 40, parts};
             if (!check_search(c, flip) || !check_quantize(**isa, rows, size) ||
-                !check_halves(**isa, rows, size, parts) || !check_keep_best(**isa, rows * 3, c.k)) {
+                !check_halves(**isa, rows, size, parts, 3) ||
+                !check_halves(**isa, rows, size, parts, 35) ||
+                !check_keep_best(**isa, rows * 3, c.k)) {
               std::printf("%s: wrong for %d rows of %d bytes\n", (*isa)->name, int(rows),
                           int(size));
               return 1;
