@@ -19,7 +19,7 @@ from mirror_train import TorchEncoder
 from mirror_train.model.pretrained import load_pretrained
 from rounding import RUN_ERROR
 from tiers import tiers
-from tiny_models import TINY
+from tiny_models import TINY, make_model
 
 WHOLE = {"Attention": 2, "BiasGelu": 2, "EmbedLayerNormalization": 1, "SkipLayerNormalization": 4}
 FUSED = dict.fromkeys(TINY, WHOLE) | {
@@ -133,6 +133,23 @@ def test_what_is_not_fused_is_said(tiny_model, caplog):
     assert "no fusion is known for the family 'rembert'" in caplog.text
     _tell_of_missing_fusion(load_pretrained(tiny_model("bert")), {})
     assert "Attention: fused 0 of 2; the graph works" in caplog.text
+
+
+@pytest.mark.full
+def test_large_weights_that_layers_share(tmp_path, words):
+    """The exporter turns no weight of ALBERT's that is large: it has several uses."""
+    config = {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536}
+    model = make_model("albert", tmp_path / "model", words, config=config)
+    options = {"pooling": "mean", "force": True}  # random numbers of this size are rounded more
+    made = export_bundle(ExportConfig(str(model), tmp_path / "bundle", **options))
+    graph = made.variant("fp32").graph
+    assert graph["fused"] == FUSED["albert"]
+    shapes = Counter(
+        tuple(one.dims) for one in onnx.load(tmp_path / "bundle/onnx/model.onnx").graph.initializer
+    )
+    assert all(shapes[shape] == 1 for shape in ((384, 1152), (384, 384), (384, 1536), (1536, 384)))
+    with Encoder.load(tmp_path / "bundle") as encoder:
+        assert encoder.providers == ["native"]
 
 
 def test_the_mapped_graph_has_norms_in_parts(bundle):

@@ -21,6 +21,7 @@ from mirror_export.graph.graph_edit import ORT, array
 
 def fuse(model: ir.Model) -> None:
     """Replace patterns in place by onnxruntime's fused operators."""
+    _turn_shared_weights(model)
     for stage in _STAGES:
         rewrite(model, stage)
         common.IdentityEliminationPass()(model)
@@ -35,6 +36,29 @@ def describe_graph(model: ir.Model) -> dict[str, Any]:
     fused = Counter(node.op_type for node in graph if node.domain == ORT)
     opset = graph.opset_imports[""]
     return {"nodes": len(graph), "fused": dict(sorted(fused.items())), "opset": opset}
+
+
+def _turn_shared_weights(model: ir.Model) -> None:
+    """Store turned weights in the place of `Transpose`, which the exporter leaves of shared ones.
+
+    It turns those of a single use itself; layers that share large weights (ALBERT) keep the node.
+    """
+    graph, turned = model.graph, dict[tuple[str, tuple[int, ...]], ir.Value]()
+    for node in [node for node in graph if node.op_type == "Transpose"]:
+        weight, axes = node.inputs[0], node.attributes.get_ints("perm")
+        if weight is None or not weight.is_initializer():
+            continue
+        key = str(weight.name), tuple(axes)
+        if key not in turned:
+            numbers = np.ascontiguousarray(array(weight).transpose(axes))
+            name = f"{weight.name}.turned{len(turned)}"
+            value = ir.Value(name=name, const_value=ir.tensor(numbers, name=name))
+            value.shape, value.type = ir.Shape(numbers.shape), weight.type
+            graph.register_initializer(value)
+            turned[key] = value
+        node.outputs[0].replace_all_uses_with(turned[key])
+        graph.remove(node, safe=True)
+    common.RemoveUnusedNodesPass()(model)
 
 
 def _share_equal_initializers(model: ir.Model) -> None:
