@@ -181,7 +181,12 @@ def row(family: str, folder: Path, rounds: int) -> list[str]:
 
 def sizes(family: str) -> dict[str, object]:
     """Return the sizes of the model whose speed is taken, by the names of the family."""
-    special = {"distilbert": {"hidden_dim": 1536}, "albert": {"embedding_size": 128}}
+    layers = ["sliding_attention", "full_attention"] * (SIZES["num_hidden_layers"] // 2)
+    special: dict[str, dict[str, object]] = {
+        "distilbert": {"hidden_dim": 1536},
+        "albert": {"embedding_size": 128},
+        "gemma3_text": {"layer_types": layers},
+    }
     heads = {"num_key_value_heads": 4, "head_dim": 32} if "head_dim" in ALL[family].config else {}
     return {**SIZES, **heads, **special.get(family, {})}
 
