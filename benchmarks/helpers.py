@@ -16,6 +16,16 @@ def write_whole(path: Path, text: str) -> None:
     part.replace(path)
 
 
+def write_between(document: Path, markers: tuple[str, str], text: str) -> None:
+    """Replace what stands in a document between two marker lines, which end with a line break."""
+    begin, end = markers
+    before, first, rest = document.read_text(encoding="utf-8").partition(begin)
+    _, last, after = rest.partition(end)
+    if not first or not last:
+        raise SystemExit(f"{document} lacks the markers {begin.strip()} and {end.strip()}")
+    write_whole(document, before + begin + text + end + after)
+
+
 def free_port() -> int:
     """Return a port of 127.0.0.1 on which nothing listens."""
     with socket.socket() as listener:

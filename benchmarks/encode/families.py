@@ -13,7 +13,6 @@ It needs the extras `train`, `export` and `test`. --write puts the table into th
 from __future__ import annotations
 
 import argparse
-import re
 import statistics
 import sys
 import tempfile
@@ -30,7 +29,9 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests" / "support" / "models"))
+sys.path += [str(ROOT / "tests" / "support" / "models"), str(ROOT / "benchmarks")]
+
+from helpers import write_between  # noqa: E402
 
 from late_models import save_pylate  # noqa: E402
 from mirror_export import ExportConfig, export_bundle  # noqa: E402
@@ -206,13 +207,7 @@ def main() -> None:
     if not arguments.write:
         print(table, end="")
         return
-    begin, end = MARKERS
-    text = DOCUMENT.read_text(encoding="utf-8")
-    pattern = re.escape(begin) + ".*" + re.escape(end)
-    new, found = re.subn(pattern, lambda _: begin + table + end, text, flags=re.DOTALL)
-    if found != 1:
-        sys.exit(f"{DOCUMENT} lacks the markers {begin.strip()} and {end.strip()}")
-    DOCUMENT.write_text(new, encoding="utf-8")
+    write_between(DOCUMENT, MARKERS, table)
 
 
 if __name__ == "__main__":

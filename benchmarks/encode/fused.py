@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import re
 import sys
 import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests" / "support" / "models"))
+sys.path += [str(ROOT / "tests" / "support" / "models"), str(ROOT / "benchmarks")]
+
+from helpers import write_between  # noqa: E402
 
 from mirror_export import ExportConfig, export_bundle  # noqa: E402
 from mirror_rt import Manifest  # noqa: E402
@@ -107,15 +108,9 @@ def main() -> None:
     if not arguments.write:
         print(table, end="")
         return
-    begin, end = MARKERS
     date = datetime.datetime.now(datetime.UTC).date()
     source = f"\n`python benchmarks/encode/fused.py --write`, models of two layers, {date}.\n"
-    text = DOCUMENT.read_text(encoding="utf-8")
-    pattern = re.escape(begin) + ".*" + re.escape(end)
-    new, found = re.subn(pattern, lambda _: begin + table + source + end, text, flags=re.DOTALL)
-    if found != 1:
-        sys.exit(f"{DOCUMENT} lacks the markers {begin.strip()} and {end.strip()}")
-    DOCUMENT.write_text(new, encoding="utf-8")
+    write_between(DOCUMENT, MARKERS, table + source)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def main() -> None:
         made: TuneReport = train(given.system, training, config)
         print(f"{steps} steps in {time.perf_counter() - began:.0f} s, "
               f"loss {made.stats.losses[0]:.3f} -> {made.stats.losses[-1]:.3f}")  # fmt: skip
-        report(f"{given.system} {label}", lambda a, b: score(given.out / label, a, b))  # noqa: B023
+        report(f"{given.system} {label}", partial(score, given.out / label))
 
 
 def read_pairs(path: Path) -> tuple[TrainingData, list[str], list[int], list[str]]:

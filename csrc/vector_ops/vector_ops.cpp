@@ -6,6 +6,7 @@
 
 #include "isa_list.h"
 #include "parallel.h"
+#include "vector_ops/panels.h"
 
 namespace mirror_rt::vector_ops {
 
@@ -23,23 +24,6 @@ constexpr std::int64_t kTile = 32;     // rows that are scored before the best o
 constexpr std::int64_t kWidened = 48;  // rows of halves that are widened at a time
 // Queries from which on it is quicker to widen a row of halves once than for each of them.
 constexpr std::int64_t kManyQueries = 8;
-
-std::unique_ptr<float[]> floats(std::int64_t count) {
-  return std::make_unique<float[]>(static_cast<std::size_t>(count));
-}
-
-/// Queries in panels [dim, columns], one behind the other; columns that are left over are 0.
-struct QueryPanels {
-  QueryPanels(const Isa& isa, const float* queries, std::int64_t n, std::int64_t dim)
-      : count((n + isa.columns - 1) / isa.columns), values(floats(count * isa.columns * dim)) {
-    for (std::int64_t q = 0; q < n; ++q) {
-      float* column = values.get() + q / isa.columns * isa.columns * dim + q % isa.columns;
-      for (std::int64_t d = 0; d < dim; ++d) column[d * isa.columns] = queries[q * dim + d];
-    }
-  }
-  std::int64_t count;
-  std::unique_ptr<float[]> values;
-};
 
 /// Replaces the root by a score, and restores the order of the heap.
 template <class Score>
@@ -152,28 +136,31 @@ void search_bits(const Isa& isa, const Corpus& corpus, const std::uint8_t* queri
 void half_products(const Isa& isa, const float* queries, std::int64_t n_queries,
                    const std::uint16_t* rows, std::int64_t n, std::int64_t dim, std::int64_t parts,
                    float* scores) {
-  const QueryPanels panels(isa, queries, n_queries < kManyQueries ? 0 : n_queries, dim);
+  const bool many = n_queries >= kManyQueries;
+  const std::int64_t in_panels = many ? n_queries : 0;
+  const Panels panels(isa, TokenVectors<float>{&queries, &in_panels, 1, dim});
+  const auto of_few = [&](std::int64_t first, std::int64_t count) {
+    for (std::int64_t q = 0; q < n_queries; ++q) {
+      isa.half_dots(queries + q * dim, rows + first * dim, count, dim, scores + q * n + first);
+    }
+  };
+  const auto of_many = [&](std::int64_t first, std::int64_t count, float* wide) {
+    float* tile = wide + kWidened * dim;
+    isa.widen_halves(rows + first * dim, count * dim, wide);
+    for (std::int64_t q = 0; q < n_queries; q += isa.columns) {
+      isa.products(wide, count, dim, panels.values.get() + q * dim, tile);
+      for (std::int64_t c = 0; c < std::min(isa.columns, n_queries - q); ++c) {
+        float* to = scores + (q + c) * n + first;
+        for (std::int64_t r = 0; r < count; ++r) to[r] = tile[r * isa.columns + c];
+      }
+    }
+  };
   parallel_for(parts, static_cast<int>(parts), [&](std::int64_t part, int) {
-    const auto scratch = floats(panels.count == 0 ? 0 : kWidened * (dim + isa.columns));
-    float *wide = scratch.get(), *tile = wide + kWidened * dim;
+    const auto scratch = floats(many ? kWidened * (dim + isa.columns) : 0);
     const std::int64_t end = n * (part + 1) / parts;
     for (std::int64_t first = n * part / parts; first < end; first += kWidened) {
       const std::int64_t count = std::min(kWidened, end - first);
-      const std::uint16_t* some = rows + first * dim;
-      if (panels.count == 0) {
-        for (std::int64_t q = 0; q < n_queries; ++q) {
-          isa.half_dots(queries + q * dim, some, count, dim, scores + q * n + first);
-        }
-        continue;
-      }
-      isa.widen_halves(some, count * dim, wide);
-      for (std::int64_t q = 0; q < n_queries; q += isa.columns) {
-        isa.products(wide, count, dim, panels.values.get() + q * dim, tile);
-        for (std::int64_t c = 0; c < std::min(isa.columns, n_queries - q); ++c) {
-          float* to = scores + (q + c) * n + first;
-          for (std::int64_t r = 0; r < count; ++r) to[r] = tile[r * isa.columns + c];
-        }
-      }
+      many ? of_many(first, count, scratch.get()) : of_few(first, count);
     }
   });
 }

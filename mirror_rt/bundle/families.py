@@ -70,6 +70,7 @@ class Tensors:
         gated: whether a second product multiplies the activated one.
         centred: whether norms take the mean off.
         causal: whether tokens attend to none behind them, unless config.json says otherwise.
+        both_ways: field of config.json by which a causal family's tokens do, beside `is_causal`.
         grouped: whether config.json has the size of heads, and the number of those of keys.
         scaled: whether words, norms and scores are scaled as by Gemma.
         rotations: field of config.json with the base of rotary frequencies, and its usual value,
@@ -113,6 +114,7 @@ class Tensors:
     gated: bool = False
     centred: bool = True
     causal: bool = False
+    both_ways: str = ""
     grouped: bool = False
     scaled: bool = False
     rotations: Mapping[str, tuple[str, float]] = field(default_factory=dict)
@@ -429,6 +431,7 @@ FAMILIES |= {
             key_norm="self_attn.k_norm",
             attention_after="post_attention_layernorm",
             out_after="post_feedforward_layernorm",
+            both_ways="use_bidirectional_attention",
             scaled=True,
             rotations={
                 "full_attention": ("rope_theta", 1_000_000.0),
@@ -506,10 +509,10 @@ def family_of(model: Any) -> Family:
 
 
 def is_causal(config: Mapping[str, Any], tensors: Tensors | None) -> bool:
-    """Return whether the tokens of a model attend to none behind them."""
-    if tensors is None or not tensors.causal or config.get("use_bidirectional_attention"):
+    """Return whether the tokens of a model attend to none behind them, as in transformers."""
+    if tensors is None or not tensors.causal or config.get(tensors.both_ways):
         return False
-    return config.get("is_causal") in (True, None)
+    return bool(config.get("is_causal", True))
 
 
 def takes_token_types(model: Any) -> bool:

@@ -226,6 +226,30 @@ def test_other_modern_models_are_refused(config, message, copy):
         encode(copy("modernbert", **config))
 
 
+@pytest.mark.parametrize("family", [name for name in NATIVE if FAMILIES[name].tensors.causal])
+@pytest.mark.parametrize(
+    "config",
+    tiers(
+        [{"is_causal": True}, {"is_causal": False}, {"is_causal": None},
+         {"use_bidirectional_attention": True, "is_causal": True}],
+        fast=(),
+    ),
+    ids=str,
+)  # fmt: skip
+def test_which_tokens_a_decoder_attends_to(family, config, tmp_path, words):
+    """As in transformers, where one family alone knows the second field, or refused."""
+    folder = make_model(family, tmp_path / "model", words)
+    change(folder / "config.json", use_bidirectional_attention=False)
+    change(folder / "config.json", **config)
+    peer = SentenceTransformer(modules=[Transformer(str(folder)), Pooling(32, "mean"), Normalize()])
+    try:
+        found = encode(folder)
+    except BundleError as error:
+        assert "is_causal None" in str(error) or "a window of 16 tokens" in str(error)  # noqa: PT017
+        return
+    np.testing.assert_allclose(found, peer.encode(TEXTS), atol=RUN_ERROR)
+
+
 def test_mixtures_of_experts_are_refused(copy):
     with pytest.raises(BundleError, match="does not compute moe_every_n_layers 2"):
         encode(copy("nomic_bert", moe_every_n_layers=2))

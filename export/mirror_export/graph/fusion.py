@@ -21,7 +21,7 @@ from mirror_export.graph.graph_edit import ORT, array
 
 def fuse(model: ir.Model) -> None:
     """Replace patterns in place by onnxruntime's fused operators."""
-    _turn_shared_weights(model)
+    _transpose_shared_weights(model)
     for stage in _STAGES:
         rewrite(model, stage)
         common.IdentityEliminationPass()(model)
@@ -38,27 +38,29 @@ def describe_graph(model: ir.Model) -> dict[str, Any]:
     return {"nodes": len(graph), "fused": dict(sorted(fused.items())), "opset": opset}
 
 
-def _turn_shared_weights(model: ir.Model) -> None:
-    """Store turned weights in the place of `Transpose`, which the exporter leaves of shared ones.
+def _transpose_shared_weights(model: ir.Model) -> None:
+    """Store the transposed weight in the place of each `Transpose` of a weight.
 
-    It turns those of a single use itself; layers that share large weights (ALBERT) keep the node.
+    The exporter does so itself, but not with large weights of several uses, as ALBERT's layers
+    have them.
     """
-    graph, turned = model.graph, dict[tuple[str, tuple[int, ...]], ir.Value]()
+    graph, made = model.graph, dict[tuple[str, tuple[int, ...]], ir.Value]()
     for node in [node for node in graph if node.op_type == "Transpose"]:
         weight, axes = node.inputs[0], node.attributes.get_ints("perm")
-        if weight is None or not weight.is_initializer():
+        if weight is None or axes is None or not weight.is_initializer():
             continue
         key = str(weight.name), tuple(axes)
-        if key not in turned:
+        if key not in made:
             numbers = np.ascontiguousarray(array(weight).transpose(axes))
-            name = f"{weight.name}.turned{len(turned)}"
+            name = f"{weight.name}.transposed{len(made)}"
             value = ir.Value(name=name, const_value=ir.tensor(numbers, name=name))
             value.shape, value.type = ir.Shape(numbers.shape), weight.type
             graph.register_initializer(value)
-            turned[key] = value
-        node.outputs[0].replace_all_uses_with(turned[key])
+            made[key] = value
+        node.outputs[0].replace_all_uses_with(made[key])
         graph.remove(node, safe=True)
-    common.RemoveUnusedNodesPass()(model)
+    if made:
+        common.RemoveUnusedNodesPass()(model)
 
 
 def _share_equal_initializers(model: ir.Model) -> None:

@@ -254,8 +254,9 @@ class _Finder:
     @property
     def causal(self) -> bool:
         """Whether tokens attend to none behind them."""
-        given, usual = self.config.get("is_causal"), self.names.causal
-        if given not in (False, None, usual):
+        usual = self.names.causal
+        given = self.config.get("is_causal", usual)
+        if given not in ((True, False) if usual else (False, None)):
             raise _not_computed(self.described, f"is_causal {given!r:.80}")
         return is_causal(self.config, self.names)
 
@@ -276,7 +277,7 @@ class _Finder:
         """Return how far a token attends in a window: to both sides by halves of it."""
         causal, key = self.causal, self.names.window
         width = self.size(key, self.names.usual_window) if key else 0
-        halved = not self.names.causal or self.config.get("use_bidirectional_attention")
+        halved = not self.names.causal or self.config.get(self.names.both_ways)
         if width < 2 or not (causal or halved):
             raise _not_computed(self.described, f"a window of {width} tokens")
         own = width // 2 if self.names.one_side else width
