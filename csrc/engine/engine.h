@@ -104,8 +104,7 @@ class PackedMatrix {
   const Matrix& get() const { return matrix_; }
 
  private:
-  Buffer<float> bias_, scales_;
-  Buffer<std::int32_t> sums_;
+  Buffer<float> bias_, scales_, sums_;
   Matrix matrix_{};
 };
 

@@ -10,11 +10,12 @@
 // many of the latter two, where a processor multiplies squares. Every sum runs over the depth in
 // order, whatever the rows beside it, so the vector of a text is the same in every batch.
 //
-// Int8 activations are unsigned, or signed in NEON, each token with a scale and a zero of its own
-// for every block of the depth. Where a processor only adds such products in 16 bits, in eights,
-// activations have kPairLevels, and the weights of a column are made smaller if the sum of some
-// eight would not fit. Short blocks make up for the fewer levels: 7 bits by blocks of 192 numbers
-// are nearly as exact as 8 bits by the whole depth.
+// Int8 activations are unsigned, or signed in NEON. The depth is cut into blocks: in each of them a
+// token has a scale and a shift of its own, and a column of weights a scale, so that a few large
+// numbers, which many models have, make only the numbers of their own block coarse. Where a
+// processor only adds such products in 16 bits, in eights, activations have kPairLevels, and the
+// weights of a column are made smaller if the sum of some eight would not fit. Shorter blocks make
+// up for the fewer levels.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ namespace mirror_rt::engine {
 
 constexpr std::int64_t kPanel = 64;
 
-constexpr std::int64_t kWidest = 65536;  // so many products of 255 and 127 fit into 32 bits
+constexpr std::int64_t kWidest = 65536;    // a size that cannot overflow when sizes are multiplied
+constexpr std::int64_t kScaleBlock = 256;  // numbers that share a scale in int8
 constexpr int kPairLevels = 127;
 constexpr std::int64_t kPairBlock = 192;
 
@@ -46,19 +48,19 @@ enum class Activation { none, gelu, gelu_tanh, silu, relu };
 /// A packed weight matrix, the right operand of a product.
 struct Matrix {
   std::int64_t panels;
-  std::int64_t units;        // depth / u
-  const void* packed;        // [panels][kPanel / strip][units][strip][u]
-  const float* bias;         // [panels * kPanel]
-  const float* scales;       // int8: of each column
-  const std::int32_t* sums;  // int8: of each column's weights, [blocks of the depth][columns]
+  std::int64_t units;   // depth / u
+  const void* packed;   // [panels][kPanel / strip][units][strip][u]
+  const float* bias;    // [panels * kPanel]
+  const float* scales;  // int8: of each column, [blocks of the depth][columns]
+  const float* sums;    // int8: likewise, of the weights that these stand for
 };
 
 /// Rows of numbers in the precision of the products, their left operand.
 struct Operand {
   void* values;
   std::int64_t stride;      // numbers from row to row, a multiple of kPanel
-  float* scales = nullptr;  // int8: x = scales[row][block] * (value - zeros[row][block])
-  std::int32_t* zeros = nullptr;
+  float* scales = nullptr;  // int8: x = scales[row][block] * value + shifts[row][block]
+  float* shifts = nullptr;
 };
 
 /// Where a product goes. `add` adds to what is there; `halves` stores bfloat16.
@@ -110,7 +112,7 @@ struct Isa {
   std::int64_t unit;   // bytes of a unit of bfloat16 or int8
   bool pairs;          // whether products of bfloat16 are faster than those of float32
   int levels;          // the largest int8 activation
-  std::int64_t block;  // so many int8 activations of a token have a scale
+  std::int64_t block;  // so many int8 numbers of a token or a column have a scale
 
   /// Computes rows [begin, end) of a w + bias for one panel of columns.
   void (*product)(Precision, const Operand& a, const Matrix& w, std::int64_t panel,

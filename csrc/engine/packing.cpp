@@ -24,8 +24,8 @@ std::int8_t to_int8(float x) {
   return static_cast<std::int8_t>(bits_of(x + 12582912.0f) - 0x4b400000);
 }
 
-/// Packs a weight by strips, in units of `size` numbers; convert(x, column) returns the number that
-/// stands for x.
+/// Packs a weight by strips, in units of `size` numbers; convert(x, depth, column) returns the
+/// number that stands for x, which is in the unit that begins at `depth`.
 template <class T, class Convert>
 void pack(const Weight& w, std::int64_t strip, std::int64_t strips, std::int64_t size, T* out,
           const Convert& convert) {
@@ -40,19 +40,21 @@ void pack(const Weight& w, std::int64_t strip, std::int64_t strips, std::int64_t
       if (count > 0) std::copy_n(w.values + (depth + i) * w.columns + column, count, rows[i]);
     }
     for (std::int64_t c = 0; c < strip; ++c) {
-      for (std::int64_t i = 0; i < size; ++i) *out++ = convert(rows[i][c], column + c);
+      for (std::int64_t i = 0; i < size; ++i) *out++ = convert(rows[i][c], depth, column + c);
     }
   }
 }
 
-/// Returns the scale of each column: its largest weight becomes 127, or less where the sum of eight
-/// products would not fit into 16 bits. That of a column that is not finite is NaN, and so are the
-/// products with it.
-Buffer<float> scales_of(const Weight& w, std::int64_t columns, bool eights) {
+/// Returns the scales of each block of the depth, a row of columns: the largest weight becomes 127,
+/// or less where the sum of eight products would not fit into 16 bits. The scale of weights that
+/// are not finite is NaN, and so are the products with them.
+Buffer<float> scales_of(const Weight& w, std::int64_t columns, const Isa& isa) {
   // Rounding adds at most a half to each of eight.
   constexpr float kLargest = 127, kMeanOfEight = (32767 / kPairLevels - 4) / 8.0f;
-  Buffer<float> scales(columns), means(columns * 4);
-  std::fill_n(scales.get(), columns, kLeastScale);
+  const bool eights = isa.levels == kPairLevels;
+  const std::int64_t count = blocks_of(w.depth, isa.block) * columns;
+  Buffer<float> scales(count), means(columns * 4);
+  std::fill_n(scales.get(), count, kLeastScale);
   for (std::int64_t k = 0; k < w.depth; ++k) {
     // Of four units, which are 16 weights, the first halves are added, and the second ones; the sum
     // is largest where the weights of one sign are multiplied, and the others are not.
@@ -60,7 +62,7 @@ Buffer<float> scales_of(const Weight& w, std::int64_t columns, bool eights) {
     float* mean = means.get() + k / 2 % 2 * 2 * columns;
     for (std::int64_t c = 0; c < w.columns; ++c) {
       const float weight = w.values[k * w.columns + c], size = std::fabs(weight);
-      float& scale = scales.get()[c];
+      float& scale = scales.get()[k / isa.block * columns + c];
       float& of_sign = mean[weight < 0 ? columns + c : c];
       of_sign += size / 8;
       const float needed =
@@ -71,17 +73,19 @@ Buffer<float> scales_of(const Weight& w, std::int64_t columns, bool eights) {
   return scales;
 }
 
-/// Returns the sum of each column's weights in each block of the depth.
-Buffer<std::int32_t> sums_of(const std::int8_t* packed, std::int64_t strip, std::int64_t strips,
-                             std::int64_t size, std::int64_t units, std::int64_t block) {
-  const std::int64_t columns = strips * strip, count = columns * blocks_of(units, block / size);
-  Buffer<std::int32_t> sums(count);
-  std::fill_n(sums.get(), count, 0);
-  for (std::int64_t task = 0; task < strips * units; ++task) {
+/// Returns the sums of what packed weights stand for, as `scales` has their scales.
+Buffer<float> sums_of(const std::int8_t* packed, const float* scales, std::int64_t columns,
+                      std::int64_t strip, std::int64_t size, std::int64_t units,
+                      std::int64_t block) {
+  const std::int64_t count = columns * blocks_of(units, block / size);
+  Buffer<float> sums(count);
+  std::fill_n(sums.get(), count, 0.0f);
+  for (std::int64_t task = 0; task < columns / strip * units; ++task) {
     const std::int64_t number = task % units / (block / size);
-    std::int32_t* sum = sums.get() + number * columns + task / units * strip;
-    for (std::int64_t i = 0; i < size * strip; ++i) sum[i / size] += *packed++;
+    float* sum = sums.get() + number * columns + task / units * strip;
+    for (std::int64_t i = 0; i < size * strip; ++i) sum[i / size] += static_cast<float>(*packed++);
   }
+  for (std::int64_t i = 0; i < count; ++i) sums.get()[i] *= scales[i];
   return sums;
 }
 
@@ -97,16 +101,18 @@ PackedMatrix::PackedMatrix(const Isa& isa, Precision precision, const Weight& w,
   std::int8_t* packed = arena.take(columns * units * unit);
   void* out = packed;
   if (precision == Precision::float32) {
-    pack(w, strip, strips, size, static_cast<float*>(out), [](float x, auto) { return x; });
+    pack(w, strip, strips, size, static_cast<float*>(out), [](float x, auto, auto) { return x; });
   } else if (precision == Precision::bfloat16) {
-    const auto convert = [](float x, auto) { return to_bfloat16(x); };
+    const auto convert = [](float x, auto, auto) { return to_bfloat16(x); };
     pack(w, strip, strips, size, static_cast<std::uint16_t*>(out), convert);
   } else {
-    scales_ = scales_of(w, columns, isa.levels == kPairLevels);
+    scales_ = scales_of(w, columns, isa);
     const float* scales = scales_.get();
-    pack(w, strip, strips, size, packed,
-         [=](float x, auto column) { return to_int8(x / scales[column]); });
-    sums_ = sums_of(packed, strip, strips, size, units, isa.block);
+    const auto convert = [=, block = isa.block](float x, auto depth, auto column) {
+      return to_int8(x / scales[depth / block * columns + column]);
+    };
+    pack(w, strip, strips, size, packed, convert);
+    sums_ = sums_of(packed, scales, columns, strip, size, units, isa.block);
   }
   matrix_ = {columns / kPanel, units, packed, bias_.get(), scales_.get(), sums_.get()};
 }

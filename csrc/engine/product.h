@@ -151,6 +151,14 @@ __attribute__((always_inline)) inline void put(const Result& result, std::int64_
   store_as(result.halves, result.values, place, x, kLanes);
 }
 
+/// Returns what sums of int8 products stand for, of the block of a row and those of columns.
+inline Vec scaled(IntVec products, const Operand& a, const Matrix& w, std::int64_t of_row,
+                  std::int64_t of_columns) {
+  return __builtin_convertvector(products, Vec) *
+             (loadu(w.scales + of_columns) * a.scales[of_row]) +
+         loadu(w.sums + of_columns) * a.shifts[of_row];
+}
+
 /// Rows of one strip of columns.
 template <class Op>
 struct StripRows {
@@ -195,17 +203,13 @@ struct StripRows {
         IntVec products[R][kVectors];
         multiply_strip<Op, Lines, Level>(left + first, stride, right + first * kColumns, units,
                                          products, {ahead.place + first * ahead.step, ahead.step});
-        // What the products of the block stand for.
-        const std::int32_t* column_sums = w.sums + block * w.panels * kPanel + column;
+        const std::int64_t columns = block * w.panels * kPanel + column;
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) {
-          const auto column_sum = load_as<IntVec>(column_sums + v * kLanes);
-          const Vec column_scale = loadu(w.scales + column + v * kLanes);
 #pragma GCC unroll 8
           for (int r = 0; r < R; ++r) {
-            const std::int64_t place = (row + r) * blocks + block;
-            const IntVec real = products[r][v] - column_sum * a.zeros[place];
-            sums[r][v] += __builtin_convertvector(real, Vec) * (column_scale * a.scales[place]);
+            sums[r][v] +=
+                scaled(products[r][v], a, w, (row + r) * blocks + block, columns + v * kLanes);
           }
         }
       }

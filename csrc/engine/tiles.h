@@ -1,8 +1,9 @@
 // Products of tiles (AMX): 16 rows of activations times 16 columns of weights, 16 units at a time.
 //
 // They read activations and packed weights as the other kernels do. A step of the depth has as many
-// units as divide it into whole steps, and the last rows of a block are computed with those before,
-// so there is one shape of tiles for all of a product. The sums of a row depend on no other row.
+// units as divide its blocks into whole steps, and the last rows of a block are computed with those
+// before, so there is one shape of tiles for all of a product. The sums of a row depend on no other
+// row.
 #pragma once
 
 #include "engine/product.h"
@@ -10,7 +11,7 @@
 namespace mirror_rt::engine {
 namespace {
 
-static_assert(kColumns == kPanel && kLanes == 16 && Int8::kBlock == kWidest);
+static_assert(kColumns == kPanel && kLanes == 16);
 constexpr std::int64_t kTile = 16, kTileBytes = 64;    // rows of a tile, and the bytes of each
 constexpr std::int64_t kUnitBytes = kColumns * kUnit;  // from unit to unit of a strip
 
@@ -46,10 +47,17 @@ inline void release_tiles() {
   shaped_rows = shaped_units = 0;
 }
 
-/// Returns the most units, of at most 16, that divide the depth into whole steps.
-inline std::int64_t units_of_step(std::int64_t units) {
-  std::int64_t step = smaller(units, kTile);
-  while (units % step != 0) --step;
+/// Returns the number of units of a block that has scales; of all that have none.
+template <class Op>
+inline std::int64_t units_of_block(std::int64_t units) {
+  if constexpr (Op::kScaled) return smaller(units, Op::kBlock / Op::kSize);
+  return units;
+}
+
+/// Returns the most units, of at most 16, that divide each block of the depth into whole steps.
+inline std::int64_t units_of_step(std::int64_t units, std::int64_t block) {
+  std::int64_t step = smaller(block, kTile);
+  while (units % step != 0 || block % step != 0) --step;
   return step;
 }
 
@@ -92,20 +100,27 @@ inline void multiply_tiles(const char* a, const char* b, std::int64_t stride, co
   }
 }
 
-/// What the sums of a row stand for, with its bias and activation.
+/// Adds the sums of a block of the depth, as what they stand for, to the `totals` of a row.
 template <class Op>
-inline void finish_row(const std::int32_t* sums, const Operand& a, const Matrix& w,
-                       std::int64_t column, std::int64_t row, const Result& result) {
+inline void add_block(const std::int32_t* sums, const Operand& a, const Matrix& w,
+                      std::int64_t of_row, std::int64_t of_columns, float* totals) {
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v, column += kLanes, sums += kLanes) {
-    Vec sum = {};
+  for (int v = 0; v < kVectors; ++v, of_columns += kLanes, sums += kLanes, totals += kLanes) {
     if constexpr (Op::kScaled) {
-      const IntVec real = load_as<IntVec>(sums) - load_as<IntVec>(w.sums + column) * a.zeros[row];
-      sum += __builtin_convertvector(real, Vec) * (loadu(w.scales + column) * a.scales[row]);
+      const auto products = load_as<IntVec>(sums);
+      storeu(totals, loadu(totals) + scaled(products, a, w, of_row, of_columns));
     } else {
-      sum = load_as<Vec>(sums);
+      storeu(totals, load_as<Vec>(sums));
     }
-    put(result, row, column, activate(sum + loadu(w.bias + column), result.activation));
+  }
+}
+
+inline void finish_row(const float* totals, const Matrix& w, std::int64_t column, std::int64_t row,
+                       const Result& result) {
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v, column += kLanes, totals += kLanes) {
+    const Vec total = loadu(totals) + loadu(w.bias + column);
+    put(result, row, column, activate(total, result.activation));
   }
 }
 
@@ -113,23 +128,34 @@ inline void finish_row(const std::int32_t* sums, const Operand& a, const Matrix&
 template <class Op>
 inline void panel_of_tiles(const Operand& a, const Matrix& w, std::int64_t panel,
                            std::int64_t begin, std::int64_t end, const Result& result) {
-  const std::int64_t rows = smaller(end - begin, kTile), step = units_of_step(w.units);
-  const std::int64_t stride = a.stride / Op::kSize * kUnit;
+  const std::int64_t rows = smaller(end - begin, kTile), column = panel * kColumns;
+  const std::int64_t units = units_of_block<Op>(w.units), blocks = blocks_of(w.units, units);
+  const std::int64_t step = units_of_step(w.units, units), stride = a.stride / Op::kSize * kUnit;
   const char* strip = static_cast<const char*>(w.packed) + panel * w.units * kUnitBytes;
   const auto* activations = static_cast<const char*>(a.values);
   shape_tiles(rows, step);
   for (std::int64_t row = begin; row < end; row += 2 * rows) {
     alignas(64) std::int32_t sums[2][kTile][kColumns];
+    alignas(64) float totals[2 * kTile][kColumns] = {};
     const std::int64_t first = smaller(row, end - rows), second = smaller(row + rows, end - rows);
+    const std::int64_t last = smaller(row + 2 * rows, end);
     const bool two = row + rows < end;
-    for (std::int64_t c = 0; c < kColumns; c += 2 * kTile) {
-      multiply_tiles<Op>(activations + first * stride, activations + second * stride, stride,
-                         strip + c * kUnit, w.units, step, &sums[0][0][c],
-                         two ? &sums[1][0][c] : nullptr);
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      const char* left = activations + block * units * kUnit;
+      const char* right = strip + block * units * kUnitBytes;
+      for (std::int64_t c = 0; c < kColumns; c += 2 * kTile) {
+        multiply_tiles<Op>(left + first * stride, left + second * stride, stride, right + c * kUnit,
+                           smaller(units, w.units - block * units), step, &sums[0][0][c],
+                           two ? &sums[1][0][c] : nullptr);
+      }
+      for (std::int64_t i = row; i < last; ++i) {
+        const std::int32_t* sum = i < row + rows ? sums[0][i - first] : sums[1][i - second];
+        add_block<Op>(sum, a, w, i * blocks + block, block * w.panels * kPanel + column,
+                      totals[i - row]);
+      }
     }
-    for (std::int64_t i = row; i < smaller(row + 2 * rows, end); ++i) {
-      const std::int32_t* sum = i < row + rows ? sums[0][i - first] : sums[1][i - second];
-      finish_row<Op>(sum, a, w, panel * kColumns, i, result);
+    for (std::int64_t i = row; i < last; ++i) {
+      finish_row(totals[i - row], w, column, i, result);
     }
   }
 }

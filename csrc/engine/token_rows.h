@@ -26,7 +26,7 @@ inline void quantize(const float* x, std::int64_t n, const Operand& copy, std::i
     const float step = larger((high * 0.5f - low * 0.5f) / (Int8::kLevels * 0.5f), kLeastScale);
     const float shift = __builtin_rintf(-low / step);
     copy.scales[place] = finite ? step : __builtin_nanf("");
-    copy.zeros[place] = static_cast<std::int32_t>(shift) + Int8::kLeast;
+    copy.shifts[place] = (shift + static_cast<float>(Int8::kLeast)) * -step;
     const Vec factor = all(1.0f / step);
     for (std::int64_t i = begin; i < end; i += kLanes) {
       // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.

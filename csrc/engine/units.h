@@ -164,7 +164,7 @@ struct Int8 {
 #else
   static constexpr int kSteps = 1;
   static constexpr int kLevels = 255;
-  static constexpr std::int64_t kBlock = kWidest;
+  static constexpr std::int64_t kBlock = kScaleBlock;
   static Sum add(Sum sum, const Units (&weights)[1], const Units (&x)[1]) {
 #ifdef MIRROR_RT_DOT4
     return (Sum)MIRROR_RT_DOT4(sum, x[0], weights[0]);
@@ -200,7 +200,7 @@ struct Bfloat16Squares : Squares<Vec> {
 struct Int8Squares : Squares<IntVec> {
   static constexpr bool kScaled = true;
   static constexpr int kSize = 8;
-  static constexpr std::int64_t kBlock = kWidest;
+  static constexpr std::int64_t kBlock = kScaleBlock;
   static Sum add(Sum sum, Units weights, Units x) {
     return (Sum)vmmlaq_s32((int32x4_t)sum, (int8x16_t)x, (int8x16_t)weights);
   }

@@ -25,14 +25,13 @@ struct Rows {
 /// Rows in the precision of the products.
 struct OperandBuffer {
   Buffer<std::int8_t> values;
-  Buffer<float> scales;
-  Buffer<std::int32_t> zeros;
+  Buffer<float> scales, shifts;
 
   Operand reserve(Precision precision, std::int64_t rows, std::int64_t stride) {
     values.reserve(rows * stride * bytes_of(precision));
     if (precision != Precision::int8) return {values.get(), stride};
     const std::int64_t blocks = rows * blocks_of(stride, kPairBlock);  // other blocks are longer
-    return {values.get(), stride, scales.reserve(blocks), zeros.reserve(blocks)};
+    return {values.get(), stride, scales.reserve(blocks), shifts.reserve(blocks)};
   }
 };
 

@@ -69,13 +69,14 @@ class Processes:
         """
         if self.group is None:
             return
-        gradients = [p.grad for p in parameters if p.grad is not None]
+        parameters = [p for p in parameters if p.grad is not None]
+        gradients = [p.grad.to_dense() for p in parameters]
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         dist.all_reduce(flat, group=self.group)
         flat /= self.count
         sizes = [gradient.numel() for gradient in gradients]
-        for gradient, mean in zip(gradients, torch.split(flat, sizes), strict=True):
-            gradient.copy_(mean.view_as(gradient))
+        for parameter, mean in zip(parameters, torch.split(flat, sizes), strict=True):
+            parameter.grad = mean.view_as(parameter)
 
     def in_first(self, work: Callable[[], T]) -> T:
         """Run `work` in process 0 while the others wait; return its result in all processes.

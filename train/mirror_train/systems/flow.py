@@ -157,7 +157,7 @@ def flow_trainer(
 
     With `encoder_rate`, the encoder is trained at that rate, too; without it, it is frozen.
     """
-    from mirror_train.training.loop import adamw
+    from mirror_train.training.optimizer import adamw
 
     flow.requires_grad_(True).to(run.device)
     base.model.requires_grad_(encoder_rate is not None).to(run.device)

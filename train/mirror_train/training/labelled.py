@@ -26,7 +26,8 @@ from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.model.task_layers import TaskLayer
 from mirror_train.model.torch_encoder import TorchEncoder
-from mirror_train.training.loop import Selection, Trainer, TrainingStats, adamw
+from mirror_train.training.loop import Selection, Trainer, TrainingStats
+from mirror_train.training.optimizer import adamw
 from mirror_train.training.run import Run, TuneReport, begun
 from mirror_train.training.run_config import TrainConfig
 from mirror_train.training.steps import Part, Steps

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ from mirror_train.training.checkpoint import (
 )
 from mirror_train.training.gradient_caching import backward_in_chunks
 from mirror_train.training.movement import Neighbours, rate_factor
+from mirror_train.training.optimizer import let_words_be_sparse
 from mirror_train.training.steps import Part, Steps
 
 _NEIGHBOURS_EVERY = 2  # steps; a measurement takes about as long as one
@@ -254,16 +255,11 @@ class Trainer:
         return checkpoint.step
 
 
-def adamw(parameters: Iterable[Any], recipe: Any) -> torch.optim.AdamW:
-    """Return AdamW of some parameters, or groups of them, with the rates of a recipe."""
-    rate, decay = recipe.learning_rate, recipe.weight_decay
-    return torch.optim.AdamW(list(parameters), lr=rate, weight_decay=decay, fused=True)
-
-
 def encoder_forward(
     base: Pretrained, head: Head, device: torch.device, precision: Precision, **options: Any
 ) -> Forward:
     """Move a model and its head to the device; return its forward pass, with more of its fields."""
+    let_words_be_sparse(base.model, device, precision)
     return Forward(
         base.model.to(device),
         head=head.to(device),

@@ -19,7 +19,8 @@ from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
 from mirror_train.recipes.recipe import Recipe
 from mirror_train.training.guide import Guide
-from mirror_train.training.loop import Trainer, adamw, encoder_forward
+from mirror_train.training.loop import Trainer, encoder_forward
+from mirror_train.training.optimizer import adamw
 from mirror_train.training.steps import Part, Steps
 from mirror_train.training.teacher import Teacher
 

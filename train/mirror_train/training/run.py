@@ -31,7 +31,8 @@ from mirror_train.model.pretrained import Pretrained, load_pretrained, quiet_tra
 from mirror_train.model.sentence_transformers import save_tokenizer, write_modules
 from mirror_train.model.torch_encoder import TorchEncoder
 from mirror_train.training.checkpoint import Checkpoint, CheckpointStore
-from mirror_train.training.loop import Selection, Trainer, TrainingStats, adamw, encoder_forward
+from mirror_train.training.loop import Selection, Trainer, TrainingStats, encoder_forward
+from mirror_train.training.optimizer import adamw
 from mirror_train.training.run_config import TrainConfig
 from mirror_train.training.steps import Steps
 
