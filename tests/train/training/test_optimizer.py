@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from mirror_train.training.optimizer import SparseAdamW, let_words_be_sparse
+from mirror_train.training.optimizer import SparseAdamW
 
 
 class Words(nn.Module):
@@ -83,24 +83,3 @@ def test_a_resumed_run_has_the_same_bits(both):
         module.step(optimizer, drawn(step))
         resumed.step(again, drawn(step))
     assert torch.equal(module.table.weight, resumed.table.weight)
-
-
-class Encoder(nn.Module):
-    """A module that says where its table of words is, as transformers' do."""
-
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(5, 2)
-
-    def get_input_embeddings(self):
-        return self.words
-
-
-@pytest.mark.parametrize(
-    ("device", "precision", "expected"),
-    [("cpu", "fp32", True), ("cpu", "bf16", True), ("cpu", "fp16", False), ("cuda", "bf16", False)],
-)
-def test_words_are_sparse_on_a_processor_without_a_scaler(device, precision, expected):
-    model = Encoder()
-    let_words_be_sparse(model, torch.device(device), precision)
-    assert model.words.sparse is expected

@@ -69,13 +69,12 @@ class Processes:
         """
         if self.group is None:
             return
-        parameters = [p for p in parameters if p.grad is not None]
-        gradients = [p.grad.to_dense() for p in parameters]
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        given = [(p, p.grad.to_dense()) for p in parameters if p.grad is not None]
+        flat = torch.cat([gradient.reshape(-1) for _, gradient in given])
         dist.all_reduce(flat, group=self.group)
         flat /= self.count
-        sizes = [gradient.numel() for gradient in gradients]
-        for parameter, mean in zip(parameters, torch.split(flat, sizes), strict=True):
+        means = torch.split(flat, [gradient.numel() for _, gradient in given])
+        for (parameter, _), mean in zip(given, means, strict=True):
             parameter.grad = mean.view_as(parameter)
 
     def in_first(self, work: Callable[[], T]) -> T:

@@ -19,6 +19,7 @@ from mirror_train.compute.precision import Precision
 from mirror_train.compute.processes import Processes
 from mirror_train.compute.random_state import RandomState
 from mirror_train.data.views import dropout_seed, step_rng
+from mirror_train.model.cpu import quicken_on_cpu
 from mirror_train.model.forward import Forward, in_order
 from mirror_train.model.pooling_head import Head
 from mirror_train.model.pretrained import Pretrained
@@ -30,7 +31,6 @@ from mirror_train.training.checkpoint import (
 )
 from mirror_train.training.gradient_caching import backward_in_chunks
 from mirror_train.training.movement import Neighbours, rate_factor
-from mirror_train.training.optimizer import let_words_be_sparse
 from mirror_train.training.steps import Part, Steps
 
 _NEIGHBOURS_EVERY = 2  # steps; a measurement takes about as long as one
@@ -259,7 +259,8 @@ def encoder_forward(
     base: Pretrained, head: Head, device: torch.device, precision: Precision, **options: Any
 ) -> Forward:
     """Move a model and its head to the device; return its forward pass, with more of its fields."""
-    let_words_be_sparse(base.model, device, precision)
+    if device.type == "cpu":
+        quicken_on_cpu(base.model, precision)
     return Forward(
         base.model.to(device),
         head=head.to(device),

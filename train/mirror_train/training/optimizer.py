@@ -6,11 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 from torch.optim.adamw import adamw as adamw_step
-
-from mirror_train.compute.precision import Precision
 
 
 class SparseAdamW(torch.optim.AdamW):
@@ -68,15 +66,3 @@ def adamw(parameters: Iterable[Any], recipe: Any) -> SparseAdamW:
     """Return AdamW of some parameters, or groups of them, with the rates of a recipe."""
     rate, decay = recipe.learning_rate, recipe.weight_decay
     return SparseAdamW(list(parameters), lr=rate, weight_decay=decay, fused=True)
-
-
-def let_words_be_sparse(model: nn.Module, device: torch.device, precision: Precision) -> None:
-    """Give a model's table of words sparse gradients, on a processor.
-
-    A multilingual table has 250,000 rows, of which a step reads a thousand: dense gradients of all,
-    one for each chunk of texts, took 40 % of a step of multilingual-e5-small. A GradScaler, which
-    fp16 needs, scales dense ones.
-    """
-    words = model.get_input_embeddings()  # type: ignore[operator]
-    if device.type == "cpu" and precision != "fp16" and isinstance(words, nn.Embedding):
-        words.sparse = True
