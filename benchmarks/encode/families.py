@@ -1,6 +1,7 @@
 """Make the table of docs/reference/families.md: all that runs of each family of encoders.
 
     python benchmarks/encode/families.py [FAMILY ...] [--rounds 5] [--write]
+    python benchmarks/encode/families.py --shapes nomic_bert qwen3 [--rounds 5] [--work FOLDER]
 
 Each family's real code, with random weights, is tuned, exported in every precision, and run from
 its own files, as a bundle, and as the ONNX files that others publish; figures are differences from
@@ -8,6 +9,10 @@ sentence-transformers and transformers. Models of two layers serve for all of th
 which is that of six layers of 384 dimensions (12 heads, feed-forward part 1,536), on texts of 4 to
 120 tokens: the native engine and onnxruntime take turns, and the median of the ratios is given.
 It needs the extras `train`, `export` and `test`. --write puts the table into the document.
+
+--shapes takes only speeds, of the layers of two models that are much downloaded: those of
+nomic-embed-text-v1.5, and of Qwen3-Embedding-0.6B, each with a small table of words. FOLDER keeps
+the bundles, which take 1 and 5 GB.
 """
 
 from __future__ import annotations
@@ -47,10 +52,17 @@ MARKERS = ("<!-- families -->\n", "<!-- /families -->\n")
 ALL = TINY | UNFUSED
 SIZES = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
          "intermediate_size": 1536}  # fmt: skip
+SHAPES: dict[str, dict[str, object]] = {
+    "nomic_bert": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+                   "intermediate_size": 3072},
+    "qwen3": {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16,
+              "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072},
+}  # fmt: skip
 REFUSED = "no"
 PAIRS = [(SENTENCES[0], SENTENCES[1]), (SENTENCES[2], "word"), ("word", SENTENCES[5])]
 TEXTS = [" ".join(SENTENCES[: 1 + i % 6]) for i in range(32)]
 MANY = [f"{i} {TEXTS[i % 32]}" for i in range(128)]  # all of them run: none are equal
+SHORT = [f"{i} {SENTENCES[0]}" for i in range(32)]
 HEADER = ("family", "tune", "fp32", "bundle", "fp16", "int8", "pairs", "sparse", "late",
           "ONNX of others", "engine", "speed fp32", "speed int8")  # fmt: skip
 
@@ -117,8 +129,8 @@ def published(bundle: Path, folder: Path) -> str:
         return difference(theirs.encode(TEXTS), ours.encode(TEXTS))
 
 
-def speed(bundle: Path, variant: str, rounds: int) -> str:
-    """Return the texts a second of the native engine over those of onnxruntime, in turn."""
+def speed(bundle: Path, variant: str, rounds: int, *calls: Any) -> str:
+    """Return the rate of calls of the native engine over that of onnxruntime, in turn."""
     ratios = []
     with (
         Encoder.load(bundle, variant=variant, providers="native") as ours,
@@ -130,7 +142,8 @@ def speed(bundle: Path, variant: str, rounds: int) -> str:
             times = []
             for encoder in (ours, theirs):
                 began = time.perf_counter()
-                encoder.encode(MANY)
+                for texts in calls or (MANY,):
+                    encoder.encode(texts)
                 times.append(time.perf_counter() - began)
             ratios.append(times[1] / times[0])
     return f"{statistics.median(ratios):.2f}"
@@ -192,13 +205,32 @@ def sizes(family: str) -> dict[str, object]:
     return {**SIZES, **heads, **special.get(family, {})}
 
 
+def shape(family: str, work: Path, rounds: int) -> list[str]:
+    """Return the speeds of a real model's layers: of many texts, and of one short text."""
+    bundle = work / family
+    if not bundle.exists():
+        with tempfile.TemporaryDirectory(dir=work) as folder:
+            model = make_model(family, Path(folder), SENTENCES, config=SHAPES[family])
+            export(model, bundle, ALL[family].pooling, "fp32", "int8", force=True)
+    asked = [(variant, calls) for calls in ((), SHORT) for variant in ("fp32", "int8")]
+    return [family, *(speed(bundle, variant, rounds, *calls) for variant, calls in asked)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("families", nargs="*", metavar="FAMILY", help="by default, all of them")
     parser.add_argument("--rounds", type=int, default=5, help="of the speed; 0 leaves it out")
     parser.add_argument("--write", action="store_true", help=f"put the table into {DOCUMENT.name}")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, help="take only their speeds")
+    parser.add_argument("--work", type=Path, help="keep the bundles of --shapes")
     arguments = parser.parse_args()
     rows = []
+    if arguments.shapes:
+        with tempfile.TemporaryDirectory() as folder:
+            work = arguments.work or Path(folder)
+            rows = [shape(family, work, arguments.rounds) for family in arguments.shapes]
+        print(markdown_table(("layers of", "fp32", "int8", "short, fp32", "short, int8"), rows))
+        return
     for family in arguments.families or ALL:
         with tempfile.TemporaryDirectory() as folder:
             rows.append(row(family, Path(folder), arguments.rounds))

@@ -14,6 +14,7 @@ from mirror_train import TrainConfig, TrainingData, load_recipe, load_training_d
 from mirror_train.compute.processes import Processes
 from mirror_train.data.batches import Batches
 from mirror_train.data.views import dropout_seed, step_rng
+from mirror_train.model.cpu import quicken_on_cpu
 from mirror_train.model.pretrained import load_pretrained
 from mirror_train.training.checkpoint import CheckpointStore
 from mirror_train.training.mirror import ViewTokenizer, mirror_trainer
@@ -46,7 +47,8 @@ def first_step(model, data, recipe):
 
     def keep(optimizer, *_):
         parameters = optimizer.param_groups[0]["params"]
-        gradients.append(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]))
+        dense = [p.grad.to_dense() for p in parameters if p.grad is not None]
+        gradients.append(torch.cat([gradient.flatten() for gradient in dense]))
 
     hook = register_optimizer_step_pre_hook(keep)
     try:
@@ -63,6 +65,8 @@ def simcse(model, batch, *, views):
     """
     pretrained = load_pretrained(model, dropout=0.1)
     encoder = pretrained.model.train()
+    quicken_on_cpu(encoder, "fp32")  # draws the masks that the trainer's dropout draws
+    encoder.get_input_embeddings().sparse = False
     tokens = pretrained.text_tokenizer(32)(batch.texts).tokens
     padded = tokens.pad(np.arange(len(tokens)), pad_id=pretrained.pad_id)
     torch.manual_seed(dropout_seed(step_rng(seed=5, step=0), rank=0))

@@ -40,7 +40,9 @@ def fit(flow, x, recipe):
     """Fit a flow to fixed vectors, so that there is no encoder; return the losses."""
     alone = Processes(torch.device("cpu"))
     run = Run(TrainConfig(recipe=recipe, out=Path("unused"), seed=0), alone, "fp32")
-    base = SimpleNamespace(model=nn.Module(), pad_id=0)
+    model = nn.Module()
+    model.get_input_embeddings = lambda: None
+    base = SimpleNamespace(model=model, pad_id=0)
     steps = likelihood_steps(flow, x, recipe, run)
     trainer = flow_trainer(run, base, Head(["mean"]), flow, steps, recipe)
     losses = trainer.run(CheckpointStore(Path("unused"), {})).losses

@@ -71,9 +71,8 @@ class BurtRecipe(Hyperparameters):
 
 def _run(tasks: BurtTasks, config: TrainConfig) -> TuneReport:
     """Train an encoder on pairs, and the heads of its objectives."""
-    import torch
-
     from mirror_train.training.labelled import open_model
+    from mirror_train.training.optimizer import SparseAdamW
     from mirror_train.training.run import begun
 
     objectives: tuple[str, ...] = config.recipe.objectives or tasks.objectives
@@ -91,9 +90,8 @@ def _run(tasks: BurtTasks, config: TrainConfig) -> TuneReport:
         hashes = {name: tasks.of(name).sha256() for name in objectives}
         model = open_model(run, make, data=hashes, selects=False)
         parameters = [one for module in model.modules.values() for one in module.parameters()]
-        adam = torch.optim.Adam(
-            parameters, lr=recipe.learning_rate, betas=(0.9, 0.98), eps=1e-9, fused=True
-        )
+        rate = recipe.learning_rate
+        adam = SparseAdamW(parameters, rate, (0.9, 0.98), eps=1e-9, weight_decay=0, fused=True)
         trainer = model.trainer(total, batches, optimizer=adam)
         run.train(trainer, "burt", run.encoder(model.head))
         return model.write(trainer.stats, system="burt", data=tasks.summary(objectives))
