@@ -9,7 +9,12 @@ from typing import Any
 
 import msgspec
 
-from mirror_rt.server.admission.problems import inference_shape, openai_shape, tei_shape
+from mirror_rt.server.admission.problems import (
+    ProblemShape,
+    inference_shape,
+    openai_shape,
+    tei_shape,
+)
 from mirror_rt.server.http import (  # noqa: F401  # their handlers are the operations
     answers,
     open_inference,
@@ -73,7 +78,7 @@ _TIMEOUT = parameter(
     "header", "X-Request-Timeout", "The seconds after which the answer is of no use.",
     type="number", exclusiveMinimum=0,
 )  # fmt: skip
-_ERRORS = {
+_ERRORS: dict[ProblemShape, Any] = {
     openai_shape: answers.OpenAIError, inference_shape: answers.InferenceError,
     tei_shape: answers.Error,
 }  # fmt: skip
