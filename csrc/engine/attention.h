@@ -6,9 +6,9 @@
 namespace mirror_rt::engine {
 namespace {
 
-/// Lays out the rows of keys by panels of tokens, [tokens / kPanel][size / u][kPanel]; what is
-/// added repeats the last. Whole vectors are written, as numbers one by one would each wait for a
-/// line.
+/// Lays out the rows of keys by panels of tokens, [tokens / kPanel][size / u][kPanel], as weights
+/// are; the last token is repeated to fill its panel. Whole vectors are written, as numbers one by
+/// one would each wait for a line.
 template <class Unit>
 inline void lay_out_keys(const Unit* from, std::int64_t stride, std::int64_t tokens,
                          std::int64_t units, Unit* keys) {
@@ -86,8 +86,9 @@ inline void rotate(const Head& head, T* x) {
   }
 }
 
-/// Turns the scores [begin, end) of a row into units of 2^(score - maximum), and returns 1 / their
-/// sum. Bfloat16 takes the place of scores that have been read.
+/// Turns the scores [begin, end) of a row into units of 2^(score - maximum), 0 for keys that are
+/// not attended to, and returns 1 / their sum. Bfloat16 takes the place of scores that have been
+/// read.
 template <class Op>
 inline float exponentials(const Head& head, std::int64_t row, std::int64_t begin, std::int64_t end,
                           typename Op::Unit* units) {
@@ -198,6 +199,7 @@ inline void add_distances(const Head& head, const Distances& d, std::int64_t row
   }
 }
 
+/// Products of the powers of rows with the values, divided by the sums: what attention gives.
 template <class Op>
 struct Context {
   const LaidOut<Op>& t;
@@ -219,6 +221,7 @@ struct Context {
   }
 };
 
+/// Attends for R rows of queries: scores, what distances add to them, powers, context.
 template <class Op>
 struct QueryRows {
   LaidOut<Op> t;
@@ -245,6 +248,8 @@ struct QueryRows {
   }
 };
 
+/// Normalises and rotates queries and keys where they are, and attends with these; heads that share
+/// keys find them laid out in `scratch`.
 template <class Op>
 inline void attend_in(const Head& head, void* scratch) {
   typedef typename Op::Number Number;

@@ -1,3 +1,4 @@
+// Builds an encoder: checks its sizes, copies what embeddings need, and packs its layers.
 #include "engine/engine.h"
 
 #include <algorithm>

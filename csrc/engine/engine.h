@@ -1,4 +1,20 @@
 // A transformer that encodes tokens without padding: all families, described by sizes and flags.
+//
+// Begin here, then read isa.h (how numbers lie in memory), run.cpp (`Encoder::run` at its end, and
+// upwards from there), attention.h, product.h. The others can wait: engine.cpp and packing.cpp
+// build an encoder, token_rows.h has functions of one row, units.h arithmetic by instruction set,
+// tiles.h AMX, phases.h the work of several threads, and vocabulary.h the head of SPLADE.
+//
+// A new activation is a value of `Activation` (isa.h), a branch of `activate` (units.h) and its
+// names in bindings/engine.cpp and mirror_rt/inference/native/checkpoint.py. Of positions there are
+// four schemes: vectors that `embed` adds (run.cpp); and in attention.h `rotate`, which turns
+// queries and keys; `relative`, biases that `exponentials` adds to the scores; and products with
+// vectors of distances, `add_distances`. A new one is a field of `LayerWeights` or
+// `EmbeddingWeights`, which the bindings fill and `attention` (run.cpp) hands to a `Head` (isa.h).
+//
+// A text has the same bits in every batch: it is never divided between groups, every sum follows
+// the depth, keys or tokens of this text alone, in their order, and a number has the same
+// operations whichever rows, threads and texts are beside it. Every kernel must keep this.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +33,25 @@ struct Config {
   Precision precision;
   std::int64_t hidden;  // H
   std::int64_t heads;
-  std::int64_t key_heads;  // each for as many heads of queries
+  std::int64_t key_heads;  // of keys and values, each shared by as many heads of queries
   std::int64_t size;       // of a head
   std::int64_t inner;      // width of the feed-forward layer
   std::int64_t embedded;   // width of the embeddings, H unless they are projected
   std::int64_t vocabulary;
   std::int64_t positions;  // most tokens of a text
   std::int64_t types;      // of tokens
-  std::int64_t buckets;    // of distances with vectors of their own; 0 for none
+  std::int64_t buckets;    // of distances that have vectors, as in DeBERTa; 0 for none
   float scale;             // of the scores of attention
   float word_scale;        // of the vectors of words
   float epsilon;           // of all norms
   Activation activation;
-  bool gated;     // the inner layer is activation(a) * b, of products [a, b] by 2 I columns
-  bool pre_norm;  // layers add to what is not normalised; `out_norm` is what follows a layer
-  bool raw;       // of such: layers add to embeddings before the norm, which is the first layer's
-  bool centred;   // whether norms take the mean off
-  bool causal;    // whether tokens attend to none behind them
+  bool gated;  // the inner layer is activation(a) * b, of products [a, b] by 2 I columns
+  // Whether norms stand before the halves of a layer: then `attention_norm` is that of its second
+  // half, the feed-forward one, and `out_norm` that of the next layer's first half, or the last.
+  bool pre_norm;
+  bool raw;      // if so: the embeddings are normalised for the first layer's first half alone
+  bool centred;  // whether norms take the mean off (LayerNorm) or not (RMSNorm)
+  bool causal;   // whether tokens attend to no later ones
   std::int64_t skipped_id;  // a token that has no position of its own (RoBERTa); -1 for none
 
   std::int64_t queries() const { return heads * size; }
@@ -60,8 +78,8 @@ struct EmbeddingWeights {
   const float* types;      // [types, embedded], added with the positions; null for none
   const float* skipped;    // [embedded], the position of `skipped_id`; null for none
   Norm norm;
-  Weight projection;            // [embedded, hidden]; of null for none
-  const float* relative;        // [heads, 2 positions - 1]; null for none
+  Weight projection;            // [embedded, hidden]; null values for none
+  const float* relative;        // biases of scores [heads, 2 positions - 1]; null for none
   const std::int32_t* buckets;  // [2 positions - 1], those of keys before a query first; or null
 };
 
@@ -76,8 +94,8 @@ struct LayerWeights {
   const float* rotary;      // [positions, size] cosines and sines, kept by the caller; or null
   const float* query_norm;  // [size]; null for none
   const float* key_norm;
-  Norm attention_after, out_after;  // of what a half of a layer adds; of null for none
-  const float* distances;  // [buckets, 2 queries] times keys, and times queries; null for none
+  Norm attention_after, out_after;  // of what a half adds, before it does; null weights for none
+  const float* distances;  // [buckets, 2 queries], for products with keys and queries; or null
 };
 
 /// `inner` is the mean of the tokens between the first and the last, NaN where there is none.
@@ -89,7 +107,7 @@ struct Texts {
   const std::int32_t* types;  // of the tokens, beside `ids`; null for 0 everywhere
   const std::int64_t* offsets;
   std::int64_t count;
-  const std::int64_t* attended;  // of each text, the number of first tokens; null for all
+  const std::int64_t* attended;  // of each text, how many first tokens can be keys; null for all
 
   std::int64_t start(std::int64_t text) const { return offsets[text] - offsets[0]; }
   std::int64_t length(std::int64_t text) const { return offsets[text + 1] - offsets[text]; }
@@ -113,13 +131,14 @@ class Encoder {
   /// `config` has passed `check`.
   Encoder(const Config& config, const Isa& isa, const EmbeddingWeights& embeddings);
 
-  /// Packs one more layer; its matrices may be freed then. An earlier layer's number shares it.
+  /// Packs one more layer; its matrices may be freed then.
   void add_layer(const LayerWeights& weights);
+  /// Adds a layer that is an earlier one again, as in ALBERT.
   void repeat_layer(std::int64_t layer);
 
   /// Writes a vector [H] for each text, or for each token with Pooling::none. The ids are below
   /// `vocabulary`, types below `types`, and no text is empty or longer than `positions`. Every
-  /// token has one in its window that is attended to. Safe to call concurrently.
+  /// token has an attended one in its window. Safe to call concurrently.
   void run(const Texts& texts, Pooling pooling, int threads, int spins, float* out) const;
 
   const Config& config() const { return config_; }
@@ -139,7 +158,7 @@ class Encoder {
     std::int64_t window;
     const float* rotary;
     Buffer<float> query_norm, key_norm;
-    OperandBuffer distances;  // in the numbers of queries
+    OperandBuffer distances;  // in the precision in which queries are multiplied
   };
   struct Group;
 

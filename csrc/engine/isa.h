@@ -2,20 +2,20 @@
 //
 // Activations are rows of tokens, without padding; a row is padded with zeros to a multiple of
 // kPanel numbers. A weight matrix [depth, columns] is packed once, by strips of as many columns as
-// the registers of a processor hold sums of; kPanel columns are some whole strips:
+// the registers of a processor hold sums of; a panel of kPanel columns is one strip or several:
 //
 //   packed [columns / strip][depth / u][strip][u]
 //
 // where a unit is u numbers along the summed index: 1 float32, 2 bfloat16 or 4 int8; or twice as
-// many of the latter two, where a processor multiplies squares. Every sum runs over the depth in
-// order, whatever the rows beside it, so the vector of a text is the same in every batch.
+// many of the latter two, where an instruction multiplies two rows by two columns (NEON's i8mm).
+// Every sum runs over the depth in order, whatever the rows beside it.
 //
 // Int8 activations are unsigned, or signed in NEON. The depth is cut into blocks: in each of them a
 // token has a scale and a shift of its own, and a column of weights a scale, so that a few large
-// numbers, which many models have, make only the numbers of their own block coarse. Where a
-// processor only adds such products in 16 bits, in eights, activations have kPairLevels, and the
-// weights of a column are made smaller if the sum of some eight would not fit. Shorter blocks make
-// up for the fewer levels.
+// numbers, which many models have, make only the numbers of their own block coarse. AVX2 and
+// AVX-512 without VNNI add products in 16 bits, eight at a time: there the largest activation is
+// kPairLevels, and the weights of a column are made smaller if the sum of some eight would not fit.
+// Shorter blocks, of kPairBlock numbers, make up for the fewer levels.
 #pragma once
 
 #include <cstdint>
@@ -81,24 +81,24 @@ struct Norm {
 
 /// One head of one text.
 struct Head {
-  void* query;  // first row, float32; the rows of keys and values have the same stride
+  void* query;  // first row; the rows of keys and values have the same stride
   void* key;
   const void* value;
-  bool pairs;  // whether these are bfloat16, and so are multiplied
+  bool pairs;  // whether these are bfloat16, not float32, and are multiplied as pairs
   std::int64_t stride;
   std::int64_t tokens;
   std::int64_t attended;    // number of the first of them that are attended to
   std::int64_t size;        // numbers of a head
   float scale;              // of the scores
-  std::int64_t back;        // keys at most so far before a query count,
-  std::int64_t ahead;       // and so far behind it
+  std::int64_t back;        // how far before a query its first key is,
+  std::int64_t ahead;       // and how far after it its last
   const float* query_norm;  // scales by which queries and keys are normalised; null for none
   const float* key_norm;
   float epsilon;                // of these norms
   bool laid_out;                // whether `scratch` has the keys and values of the head before
   const float* relative;        // bias of key j for query i at [j - i]; null for none
-  const std::int32_t* buckets;  // that of key j for query i at [j - i], and none below; or null
-  const void* distances[2];     // vectors of buckets, times which queries and keys are added
+  const std::int32_t* buckets;  // of key j for query i at [j - i], in rising order; null for none
+  const void* distances[2];     // of buckets: their products with queries, and keys, are added
   std::int64_t distance_stride;
   const float* rotary;  // cosines and sines of each position, [tokens][size]; null for none
   void* out;            // context, row by row
@@ -112,13 +112,13 @@ struct Isa {
   std::int64_t unit;   // bytes of a unit of bfloat16 or int8
   bool pairs;          // whether products of bfloat16 are faster than those of float32
   int levels;          // the largest int8 activation
-  std::int64_t block;  // so many int8 numbers of a token or a column have a scale
+  std::int64_t block;  // number of int8 numbers of a token or a column that share a scale
 
   /// Computes rows [begin, end) of a w + bias for one panel of columns.
   void (*product)(Precision, const Operand& a, const Matrix& w, std::int64_t panel,
                   std::int64_t begin, std::int64_t end, const Result&);
 
-  /// Gives back what a thread holds for products, once it has computed the last for a while.
+  /// Gives back what a thread holds for products (tiles of AMX), once the last is computed.
   void (*rest)();
 
   /// Writes a normalised row of `n` numbers to `y`, which may be `x`, and to row `row` of `copy`.
@@ -134,7 +134,7 @@ struct Isa {
   void (*attend)(const Head&, float* scratch);
 };
 
-/// Returns the number of floats that `attend` needs for a text of so many tokens.
+/// Returns the number of floats that `attend` needs for a text: keys, values, 16 rows of scores.
 inline std::int64_t attention_scratch(std::int64_t tokens, std::int64_t size) {
   return round_up(tokens, kPanel) * (2 * round_up(size, kPanel) + 16);
 }

@@ -56,8 +56,8 @@ Buffer<float> scales_of(const Weight& w, std::int64_t columns, const Isa& isa) {
   Buffer<float> scales(count), means(columns * 4);
   std::fill_n(scales.get(), count, kLeastScale);
   for (std::int64_t k = 0; k < w.depth; ++k) {
-    // Of four units, which are 16 weights, the first halves are added, and the second ones; the sum
-    // is largest where the weights of one sign are multiplied, and the others are not.
+    // Of four units, which are 16 weights, one sum adds the first halves, eight weights, and
+    // another the second ones. It is largest where activations are 0 for all weights of one sign.
     if (k % 16 == 0) std::fill_n(means.get(), columns * 4, 0.0f);
     float* mean = means.get() + k / 2 % 2 * 2 * columns;
     for (std::int64_t c = 0; c < w.columns; ++c) {

@@ -17,7 +17,7 @@ static_assert(kPanel % kColumns == 0);
 
 // The weights of a small model come from the last cache or from memory, which takes longer than the
 // arithmetic on a few rows, and the processor's own prefetching ends with every page of 4 KB. So
-// each step of rows fetches its share of the next strip: so many lines of the cache a unit at most.
+// each step of rows fetches its share of the next strip: at most kLines lines of the cache a unit.
 // Of few rows all of memory's bandwidth is needed: the second cache, level 2, waits for more lines
 // at a time than the first, which spares more rows the way from the second.
 constexpr int kLine = 64, kLines = kColumns * 4 / kLine > 0 ? kColumns * 4 / kLine : 1;
@@ -52,8 +52,8 @@ inline void add_units(const typename Op::Unit* a, std::int64_t a_stride, const t
   }
 }
 
-/// Sets sums[r][v] to the sum over k < units of a[r][k] b[k][v]; `b_stride` is in units. It fetches
-/// so many lines a unit into a level of the caches meanwhile.
+/// Sets sums[r][v] to the sum over k < units of a[r][k] b[k][v]; `b_stride` is in units. Meanwhile
+/// it fetches `Lines` lines a unit into the cache of `Level`.
 template <class Op, int R, int V, int Lines = 0, int Level = 1>
 inline void multiply(const typename Op::Unit* a, std::int64_t a_stride, const typename Op::Unit* b,
                      std::int64_t b_stride, std::int64_t units, typename Op::Sum (&sums)[R][V],
@@ -110,7 +110,7 @@ inline void multiply_squares(const typename Op::Unit* a, std::int64_t a_stride,
   }
 }
 
-/// One or the other, for the rows of an operand and a strip of packed weights.
+/// The one of the two that the units are for, with rows of an operand and a strip of weights.
 template <class Op, int Lines, int Level, int R, int V>
 inline void multiply_strip(const typename Op::Unit* a, std::int64_t a_stride,
                            const typename Op::Unit* b, std::int64_t units,
@@ -122,7 +122,7 @@ inline void multiply_strip(const typename Op::Unit* a, std::int64_t a_stride,
   }
 }
 
-/// Calls f(integral constant R, row) for steps of at most kRows rows, as equal as possible.
+/// Calls f.operator()<rows>(row), for a number of rows from 1 to R.
 template <int R, class F>
 inline void rows_of(std::int64_t rows, std::int64_t row, const F& f) {
   if constexpr (R == 1) {
@@ -134,6 +134,7 @@ inline void rows_of(std::int64_t rows, std::int64_t row, const F& f) {
   }
 }
 
+/// Calls it for steps of at most kRows rows, as equal as possible.
 template <class F>
 inline void in_steps(std::int64_t begin, std::int64_t end, const F& f) {
   for (std::int64_t row = begin; row < end;) {

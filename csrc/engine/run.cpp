@@ -13,6 +13,7 @@ constexpr std::int64_t kBlockRows = 128;     // of a product that one thread com
 constexpr std::int64_t kRowsOfTask = 4;      // of functions of rows
 constexpr std::int64_t kSoloTokens = 128;    // of a group that one thread encodes
 constexpr std::int64_t kSharedTokens = 512;  // of a group that all threads encode
+// Calls of Member::run in `run_layer`, and besides it in `encode`, at most: change both together.
 constexpr std::int64_t kPhasesOfLayer = 9, kOtherPhases = 4;
 
 /// Calls f(row) for every row of a group, some rows a task.
@@ -54,6 +55,7 @@ struct Encoder::Group {
   std::int64_t tokens;
   Rows hidden, wide, context, normed;  // what is normalised is in `hidden` or `context`
   Rows scratch;                        // of attention, a row for each thread
+  // Left operands of `query_key_value` and `inner`; of `out`; and of `attention_out`.
   Operand input, middle, attended;
 };
 
@@ -133,10 +135,11 @@ void Encoder::attention(Phases::Member& member, const Group& g, const Layer& lay
   const Config& c = config_;
   const std::int64_t size = c.size, distances = 2 * c.positions - 1, group = c.heads / c.key_heads;
   const bool halves = c.precision == Precision::bfloat16, pairs = attends_in_pairs();
-  const std::int64_t width = halves ? 2 : 4, step = pairs ? 2 : 4;
+  const std::int64_t width = halves ? 2 : 4, step = pairs ? 2 : 4;  // bytes in `out`, and in `wide`
   const std::int64_t out_stride = halves ? g.attended.stride : g.context.stride;
   auto* wide = reinterpret_cast<char*>(g.wide.values);
   auto* out = static_cast<char*>(halves ? g.attended.values : g.context.values);
+  // A task is one head of keys of a text, with the `group` heads of queries that share it.
   member.run(g.texts.count * c.key_heads, [&](std::int64_t task) {
     const std::int64_t text = task / c.key_heads, keys = task % c.key_heads;
     const std::int64_t start = g.texts.start(text);
@@ -174,8 +177,9 @@ void Encoder::attention(Phases::Member& member, const Group& g, const Layer& lay
   });
 }
 
-/// Adds a product to `hidden`, normalised `after` by way of `between` if the layer has that norm,
-/// and normalises what it is then.
+/// Adds a product to `hidden`, and writes what `norm` makes of the sum to `normed` (which is
+/// `hidden` itself unless norms come first) and `input`. Where the layer has a norm `after`, the
+/// product is normalised in `between` before it is added.
 void Encoder::add_rows(Phases::Member& member, const Group& g, const Operand& a,
                        const PackedMatrix& weights, const Rows& between, const PackedNorm& after,
                        const PackedNorm& norm) const {
@@ -269,7 +273,7 @@ void Encoder::encode(Phases::Member& member, const Group& g) const {
 
 void Encoder::run(const Texts& texts, Pooling pooling, int threads, int spins, float* out) const {
   const std::int64_t tokens = texts.tokens();
-  // A text that takes longer than the others together is shared by all threads.
+  // All threads share each group if one text is more than 1.25 times a thread's part of the tokens.
   const bool shared = threads > 1 && 4 * longest(texts) * threads > 5 * tokens;
   const std::int64_t target =
       shared ? kSharedTokens : std::min(kSoloTokens, (tokens + threads - 1) / threads);

@@ -1,3 +1,4 @@
+// Runs the head of a masked language model: a panel of words at a time, for all tokens.
 #include "engine/vocabulary.h"
 
 #include <algorithm>

@@ -37,9 +37,9 @@ struct OperandBuffer {
 
 struct Workspace {
   Buffer<float> hidden;         // [tokens, H], added to by each half of a layer
-  Buffer<float> wide;           // [tokens] queries, keys, values; or [tokens, I]
-  Buffer<float> context;        // [tokens] contexts, or [tokens, H] that is normalised
-  OperandBuffer input, middle;  // of the product by H, and by H or I
+  Buffer<float> wide;           // [tokens, queries | keys | values]; or [tokens, I] or [.., 2 I]
+  Buffer<float> context;        // [tokens, queries], or [tokens, H] that is normalised
+  OperandBuffer input, middle;  // left operands, of depth H, and of depth I or `queries`
   Buffer<float> scratch;        // of attention, for each thread
 };
 

@@ -85,7 +85,10 @@ class _Lines(RowFormat):
 
 @dataclass(frozen=True, slots=True)
 class _Objects(RowFormat):
-    """A format of objects: `read` yields the number and the object of each row."""
+    """A format of objects: `read` yields the number and the object of each row.
+
+    It is given the file, and fields of which `checked_object` finds each in every row.
+    """
 
     read: Callable[..., Iterator[tuple[int, dict[str, Any]]]]
 

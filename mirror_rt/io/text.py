@@ -106,7 +106,7 @@ def numbered_objects(path: Source, *fields: str) -> Iterator[tuple[int, dict[str
                 raise ValueError("its values are nested too deep")
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}, line {number}: not JSON: {error}") from error
-        yield number, _checked_object(path, f"line {number}", record, fields)
+        yield number, checked_object(path, f"line {number}", record, fields)
 
 
 def numbered_items(path: Source, *fields: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -132,10 +132,11 @@ def numbered_items(path: Source, *fields: str) -> Iterator[tuple[int, dict[str, 
     for number, one in enumerate(items, 1):
         if is_too_deep(one):
             raise DataError(f"{path}, item {number}: its values are nested too deep")
-        yield number, _checked_object(path, f"item {number}", one, fields)
+        yield number, checked_object(path, f"item {number}", one, fields)
 
 
-def _checked_object(path: Source, where: str, one: Any, fields: Sequence[str]) -> dict[str, Any]:
+def checked_object(path: Source, where: str, one: Any, fields: Sequence[str]) -> dict[str, Any]:
+    """Return a row that was read, or raise DataError if it is no object with all of the fields."""
     if not isinstance(one, dict):
         raise DataError(f"{path}, {where}: expected an object")
     for field in fields:

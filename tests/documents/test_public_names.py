@@ -24,10 +24,11 @@ def test_public_names(surface):
         cwd=LISTS.parents[1] / "support" / "documents", env=os.environ | {"COLUMNS": "200"},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    expected = (LISTS / f"{surface}.txt").read_text(encoding="utf-8").splitlines()
-    found = done.stdout.splitlines()
-    assert not set(expected) - set(found), f"gone or changed: {WRITE}"
-    assert not set(found) - set(expected), f"new or changed: {WRITE}"
+    expected = set((LISTS / f"{surface}.txt").read_text(encoding="utf-8").splitlines())
+    found = set(done.stdout.splitlines())
+    gone, new = expected - found, found - expected
+    assert not gone, f"gone or changed: {WRITE}"
+    assert not new, f"new or changed: {WRITE}"
 
 
 def test_a_route_that_no_document_describes_is_public(monkeypatch):

@@ -9,6 +9,12 @@ from typing import Any
 
 import msgspec
 
+from mirror_rt.server.admission.problems import (
+    ProblemShape,
+    inference_shape,
+    openai_shape,
+    tei_shape,
+)
 from mirror_rt.server.http import (  # noqa: F401  # their handlers are the operations
     answers,
     open_inference,
@@ -30,6 +36,7 @@ from mirror_rt.server.http.operations import (
     Operation,
     parameter,
 )
+from mirror_rt.server.http.request_gate import shape_of
 from mirror_rt.version import __version__
 
 # The server's address in the curl samples, which the page at /docs replaces by its own.
@@ -71,8 +78,9 @@ _TIMEOUT = parameter(
     "header", "X-Request-Timeout", "The seconds after which the answer is of no use.",
     type="number", exclusiveMinimum=0,
 )  # fmt: skip
-_ERRORS: dict[str, Any] = {
-    OPENAI: answers.OpenAIError, OIP: answers.InferenceError, RERANK: answers.OpenAIError,
+_ERRORS: dict[ProblemShape, Any] = {
+    openai_shape: answers.OpenAIError, inference_shape: answers.InferenceError,
+    tei_shape: answers.Error,
 }  # fmt: skip
 
 
@@ -105,7 +113,7 @@ def openapi_document() -> dict[str, Any]:
 
 
 def _error(one: Operation) -> Any:
-    return _ERRORS.get(one.tag, answers.Error)
+    return _ERRORS[shape_of(one.path)]
 
 
 def _any_of(types: Sequence[Any], schemas: Mapping[Any, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from mirror_train.data.tasks import TaskData
 from mirror_train.model.cross_encoder import TorchCrossEncoder
 from mirror_train.model.token_head import TorchMultiVector
 from mirror_train.systems import (
+    SYSTEMS,
     BurtRecipe,
     BurtTasks,
     CfRecipe,
@@ -96,7 +97,9 @@ def systems(words):
     }
 
 
-SYSTEMS = [*systems(["any"] * 100)]
+_RUNS = systems(["any"] * 100)
+RUNS = [*_RUNS]
+MIXED = [run for run, (name, *_) in _RUNS.items() if "precision" in SYSTEMS[name].settings]
 
 
 @pytest.fixture
@@ -149,7 +152,7 @@ def interrupt_at(step, monkeypatch):
     monkeypatch.setattr(Trainer, "_step", interrupted)
 
 
-@pytest.mark.parametrize("system", tiers(SYSTEMS, fast=("tune",)))
+@pytest.mark.parametrize("system", tiers(RUNS, fast=("tune",)))
 def test_ctrl_c_leaves_a_checkpoint_from_which_the_same_comes(
     system, runner, tmp_path, monkeypatch
 ):
@@ -192,13 +195,13 @@ def test_the_best_weights_outlive_an_interruption(runner, monkeypatch):
     assert (training["best_step"], training["metrics"]) == (3, metrics)
 
 
-@pytest.mark.parametrize("system", tiers(SYSTEMS, fast=("cross-encoder",)))
+@pytest.mark.parametrize("system", tiers(RUNS, fast=("cross-encoder",)))
 def test_scored_pairs_choose_the_weights(system, runner, tmp_path, monkeypatch):
     """After steps 3, 6 and 8 of every run, with the weights of that step; resumed or not.
 
     What chooses is what is saved: float32, whatever the precision of training.
     """
-    runner = partial(runner, **({} if system == "flow" else {"precision": "bf16"}))
+    runner = partial(runner, **({"precision": "bf16"} if system in MIXED else {}))
     pairs = tmp_path / "dev.tsv"
     pairs.write_text("text1\ttext2\tscore\nthe river\told town hall\t1\nday\ttime\t3\nin\ton\t2\n")
     scores, seen = {3: 0.1, 6: 0.9, 8: 0.5}, []
@@ -240,7 +243,7 @@ def test_steps_in_the_place_of_epochs(runner, words):
     assert runner("tune", "epochs", recipe=recipe.replace(steps=None)).stats.losses[:19] == losses
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", RUNS)
 def test_every_system_warms_up_and_decays(system, runner, words, monkeypatch):
     """The rate of each step by the formula of BURT's section 4: warm-up, then linear decay."""
     recipe = systems(words)[system][2]
@@ -265,7 +268,7 @@ def test_every_system_warms_up_and_decays(system, runner, words, monkeypatch):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("system", [name for name in SYSTEMS if name != "flow"])
+@pytest.mark.parametrize("system", MIXED)
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_mixed_precision(system, precision, runner):
     report = runner(system, "out", precision=precision)
@@ -275,7 +278,7 @@ def test_mixed_precision(system, precision, runner):
     assert {one.dtype for one in saved if one.is_floating_point()} == {torch.float32}
 
 
-@pytest.mark.parametrize("system", tiers(SYSTEMS, fast=("tune", "flow")))
+@pytest.mark.parametrize("system", tiers(RUNS, fast=("tune", "flow")))
 def test_the_seed_decides_and_the_global_state_is_left_alone(system, runner):
     torch.manual_seed(5)
     expected = torch.rand(3)

@@ -55,9 +55,11 @@ class System:
         name: its name in `mirror-rt train NAME`, in `train` and in mirror.json.
         title: its purpose, for the list of commands.
         paper: who it is by, in Markdown, for model cards; "" where the run time's own name is used.
-        recipe: the class of its hyper-parameters.
-        run: trains on the system's data and writes `TrainConfig.out`. It imports torch when it is
-            called, so that help and recipes need none.
+        recipe: the class of its hyper-parameters; where they train the encoder they have a
+            `max_length`, by which the study knows which learning rates its option replaces.
+        run: trains on the system's data by a `Run`, and writes `TrainConfig.out`. It imports torch
+            when it is called, so that help and recipes need none, and leaves torch's global random
+            state alone: new layers are made within `torch.random.fork_rng(devices=[])`.
         command: `module:class` of its command.
         settings: the fields of `TrainConfig` that it takes, of those from `pooling` on.
         labelled: whether it learns from labels, for model cards.
