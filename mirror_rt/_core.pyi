@@ -261,6 +261,22 @@ def max_similarities(
     A score is the sum over the query's rows of the largest dot product with a row of the document.
     """
 
+def residual_similarities(
+    queries: Sequence[npt.NDArray[np.float32]],
+    codes: Sequence[npt.NDArray[np.int32]],
+    residuals: Sequence[npt.NDArray[np.uint8]],
+    centroids: npt.NDArray[np.float32],
+    weights: npt.NDArray[np.float32],
+    *,
+    threads: int,
+    instruction_set: str | None = None,
+) -> npt.NDArray[np.float32]:
+    """Scores [q, n] as `max_similarities`, of documents of codes [t] and residuals [t, bytes].
+
+    A token is the centroid [D] of its code plus the weights of its residuals, of which `weights`
+    [256, numbers in a byte] has those of each byte; it gets unit length.
+    """
+
 def keep_best(
     scores: npt.NDArray[np.float32],
     first: int,

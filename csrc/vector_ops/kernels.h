@@ -15,6 +15,9 @@
 #elif defined(__aarch64__) && !defined(MIRROR_RT_PLAIN_VECTORS)
 #include <arm_neon.h>
 #endif
+#ifdef MIRROR_RT_PLAIN_VECTORS
+#include <cmath>
+#endif
 
 namespace mirror_rt::vector_ops {
 namespace {
@@ -183,6 +186,45 @@ void widen_codes(const std::uint8_t* codes, std::int64_t count, std::uint8_t fli
   for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<float>((codes[i] ^ flip) - flip);
 }
 
+/// Writes a centroid plus the weights of residuals, of which a byte has N.
+template <int N>
+inline void add_weights(const float* centroid, const float* weights, const std::uint8_t* residuals,
+                        std::int64_t dim, float* out) {
+  for (std::int64_t d = 0; d < dim; d += N) {
+    const float* of_byte = weights + residuals[d / N] * N;
+    float sums[N];  // which are nowhere else, so that N are added at a time
+    for (int n = 0; n < N; ++n) sums[n] = centroid[d + n] + of_byte[n];
+    std::memcpy(out + d, sums, sizeof sums);
+  }
+}
+
+inline float root(float x) {
+#ifdef MIRROR_RT_PLAIN_VECTORS  // Microsoft's compiler, for which there is one such file
+  return std::sqrt(x);
+#else
+  return __builtin_sqrtf(x);
+#endif
+}
+
+void widen_residuals(const ResidualCodec& codec, const std::int32_t* codes,
+                     const std::uint8_t* residuals, std::int64_t n, std::int64_t dim, float* out) {
+  const auto add = codec.per_byte == 8   ? add_weights<8>
+                   : codec.per_byte == 4 ? add_weights<4>
+                                         : add_weights<2>;
+  for (std::int64_t r = 0; r < n; ++r, out += dim) {
+    add(codec.centroids + codes[r] * dim, codec.weights, residuals + r * dim / codec.per_byte, dim,
+        out);
+    Vec squares = {};
+    std::int64_t d = 0;
+    for (; d + kLanes <= dim; d += kLanes) squares += loadu(out + d) * loadu(out + d);
+    float length = sum_of(squares);
+    for (; d < dim; ++d) length += out[d] * out[d];
+    length = root(length);
+    const float factor = 1.0f / (length < 1e-12f ? 1e-12f : length);
+    for (d = 0; d < dim; ++d) out[d] *= factor;
+  }
+}
+
 // Rows that are multiplied with a panel at a time: the sums fill the registers.
 #if MIRROR_RT_LANES == 16 || defined(__aarch64__)
 constexpr int kRows = 12;
@@ -264,6 +306,7 @@ bool any_above(const Score* scores, std::int64_t n, Score threshold) {
                        widen_halves,     \
                        half_dots,        \
                        widen_codes,      \
+                       widen_residuals,  \
                        best_products,    \
                        products,         \
                        2 * kLanes,       \

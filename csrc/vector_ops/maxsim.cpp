@@ -30,11 +30,10 @@ const float* widened(const Isa& isa, const std::int8_t* rows, std::int64_t count
   return wide;
 }
 
-}  // namespace
-
-template <class Number>
-void max_similarities(const Isa& isa, const TokenVectors<float>& queries,
-                      const TokenVectors<Number>& documents, std::int64_t threads, float* scores) {
+/// Scores documents, of which tokens_of(document, first, count, scratch) gives rows in float32.
+template <class Documents, class TokensOf>
+void score(const Isa& isa, const TokenVectors<float>& queries, const Documents& documents,
+           std::int64_t threads, float* scores, const TokensOf& tokens_of) {
   const Panels panels(isa, queries);
   const std::int64_t dim = queries.dim, columns = isa.columns, all = panels.starts[queries.count];
   const std::int64_t of_thread = kTokens * dim + all * columns;
@@ -45,8 +44,7 @@ void max_similarities(const Isa& isa, const TokenVectors<float>& queries,
     const std::int64_t length = documents.lengths[document];
     for (std::int64_t first = 0; first < length; first += kTokens) {
       const std::int64_t count = std::min(kTokens, length - first);
-      const auto* rows = documents.rows[document] + first * dim;
-      const float* tokens = widened(isa, rows, count * dim, wide);
+      const float* tokens = tokens_of(document, first, count, wide);
       for (std::int64_t panel = 0; panel < all; ++panel) {
         const float* values = panels.values.get() + panel * dim * columns;
         isa.best_products(tokens, count, dim, values, best + panel * columns);
@@ -59,6 +57,30 @@ void max_similarities(const Isa& isa, const TokenVectors<float>& queries,
       scores[q * documents.count + document] = static_cast<float>(sum);
     }
   });
+}
+
+}  // namespace
+
+template <class Number>
+void max_similarities(const Isa& isa, const TokenVectors<float>& queries,
+                      const TokenVectors<Number>& documents, std::int64_t threads, float* scores) {
+  const std::int64_t dim = queries.dim;
+  score(isa, queries, documents, threads, scores,
+        [&](std::int64_t document, std::int64_t first, std::int64_t count, float* wide) {
+          return widened(isa, documents.rows[document] + first * dim, count * dim, wide);
+        });
+}
+
+void max_similarities(const Isa& isa, const TokenVectors<float>& queries,
+                      const TokenVectors<std::uint8_t>& residuals, const std::int32_t* const* codes,
+                      const ResidualCodec& codec, std::int64_t threads, float* scores) {
+  score(isa, queries, residuals, threads, scores,
+        [&](std::int64_t document, std::int64_t first, std::int64_t count, float* wide) {
+          isa.widen_residuals(codec, codes[document] + first,
+                              residuals.rows[document] + first * residuals.dim, count, queries.dim,
+                              wide);
+          return wide;
+        });
 }
 
 template void max_similarities(const Isa&, const TokenVectors<float>&, const TokenVectors<float>&,

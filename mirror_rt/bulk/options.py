@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from mirror_rt.adapters.ray_cluster import ClusterOptions
 from mirror_rt.errors import ConfigError, InvalidTextError
@@ -63,10 +63,21 @@ class BulkConfig(JobConfig):
             threads of each is given.
         window: most texts that are sorted by length together, and saved together. Long texts and
             large models have fewer, so that work is saved every minute or sooner.
+        task: of sparse encoders and late-interaction models, what the texts are: documents unless
+            this says queries.
+        max_active_dims: of sparse encoders, most words of a text, of which those that weigh most
+            are kept; by default the number that the model declares, or all.
+        threshold: of sparse encoders, leave out words that weigh no more than this.
+        pool_factor: of late-interaction models, merge similar vectors of a document, so that one is
+            left of this number.
     """
 
     id_field: str | None = None
     processes: Annotated[int, Rule("in 1 .. 256", lambda number: 1 <= number <= 256)] = 1
+    task: Literal["document", "query"] = "document"
+    max_active_dims: int | None = None
+    threshold: float = 0.0
+    pool_factor: float = 1.0
 
     @property
     def is_resumable(self) -> bool:

@@ -11,8 +11,9 @@ import numpy as np
 from mirror_rt.bulk.options import BulkConfig, DatasetConfig
 from mirror_rt.bundle.description import ModelDescription
 from mirror_rt.bundle.identity import digest_of
+from mirror_rt.bundle.model_kinds import DENSE, LATE, WORDS, ModelKind
 from mirror_rt.bundle.pack_index import refuse_pack
-from mirror_rt.errors import DataError, ProviderError
+from mirror_rt.errors import ConfigError, DataError, ProviderError
 from mirror_rt.inference.engines import providers_here
 from mirror_rt.inference.identity import model_identity
 from mirror_rt.inference.load_options import LoadOptions
@@ -25,11 +26,18 @@ from mirror_rt.pipeline.options import EncodeOptions
 _WINDOW_CHARACTERS, _SMALL_MODEL = 2_000_000, 90 << 20
 
 
-def find_bundle(model: str, load: LoadOptions) -> ModelDescription:
-    """Describe a bundle, not a pack, that has the variant of these options."""
+def find_bundle(
+    model: str, load: LoadOptions, kinds: tuple[ModelKind, ...] = (DENSE,)
+) -> ModelDescription:
+    """Describe a bundle, not a pack, of one of these kinds, with the variant of these options."""
     folder = load.find(model)
     refuse_pack(folder)
-    described = load.describe(folder)
+    described = load.describe(folder, tuple(kind.format for kind in (DENSE, WORDS, LATE)))
+    if (kind := described.bundle.kind) not in kinds:
+        raise ConfigError(
+            f"{model} {kind.does}, and datasets keep one vector of a text: encode the files one by "
+            "one, each to NAME.jsonl"
+        )
     described.bundle.variant(load.stored_variant)
     return described
 

@@ -7,16 +7,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from mirror_rt.bulk.job import JobFolder, open_job
+from mirror_rt.bulk.lines import WINDOW_TEXTS, given_options, open_lines
 from mirror_rt.bulk.options import BulkConfig, texts_named_in
-from mirror_rt.bulk.plan import file_plan, find_bundle
+from mirror_rt.bulk.plan import file_plan, find_bundle, window_characters
 from mirror_rt.bulk.progress import JobReport, Progress, told_how_to_resume
 from mirror_rt.bulk.reading import count_records, iter_records, record_windows
 from mirror_rt.bulk.workers import EncoderSpec, encode_windows
 from mirror_rt.bundle.description import ModelDescription
+from mirror_rt.bundle.model_kinds import DENSE, LATE, WORDS
 from mirror_rt.errors import ConfigError, DataError
-from mirror_rt.io.vectors import invalid_rows, open_sink, output_files
+from mirror_rt.io.vectors import JsonlSink, invalid_rows, open_sink, output_files
 from mirror_rt.pipeline.options import FLOATS
 from mirror_rt.pipeline.results import EncodedTexts, RowCounts
 from mirror_rt.tokens.windows import TextWindow, with_results
@@ -59,7 +62,10 @@ def encode_file(config: BulkConfig) -> BulkReport:
         options.errors == "zero" and options.precision in FLOATS
     ):  # zeros take the place of NaN at the end
         options = replace(options, errors="nan")
-    described = find_bundle(config.model, config.load)
+    described = find_bundle(config.model, config.load, (DENSE, WORDS, LATE))
+    given = given_options(config, described)
+    if described.bundle.kind is not DENSE:
+        return _encode_to_lines(config, described, given)
     spec = EncoderSpec.of(described, config.load, options)
     if not config.is_resumable:
         return _encode_once(config, spec)
@@ -79,6 +85,33 @@ def _encode_once(config: BulkConfig, spec: EncoderSpec) -> BulkReport:
             sink.write(_written(config, encoded.embeddings), window.ids)
         _check_texts(config, counts)
     return BulkReport(counts=counts, **sink.summary, resumed=0, **progress.spent())
+
+
+def _encode_to_lines(
+    config: BulkConfig, described: ModelDescription, given: dict[str, Any]
+) -> BulkReport:
+    """Encode with a model that gives no vector of a text, with the options that were given."""
+    strict, with_ids = config.options.errors == "raise", config.id_field is not None
+    rows = iter_records(config.input, config.text_field, config.id_field, strict=strict)
+    most = window_characters(described, config.load)
+    stream = record_windows(rows, min(config.window, WINDOW_TEXTS), most)
+    with (
+        open_sink(config.output, overwrite=config.overwrite, with_ids=with_ids) as sink,
+        open_lines(config, described, given) as (encode, dimension),
+        _progress(config, 0) as progress,
+        texts_named_in(config.input),
+    ):
+        assert isinstance(sink, JsonlSink)
+        counts = RowCounts()
+        progress.use(progress.counter)  # the time of loading does not count
+        for window, found in with_results(stream, encode):
+            counts += RowCounts.of_invalid(window)
+            sink.write_fields(found, window.ids)
+            progress.counter.add_texts(len(found))
+        _check_texts(config, counts)
+    dtype = config.options.precision
+    spent = progress.spent()
+    return BulkReport(counts=counts, dimension=dimension, dtype=dtype, resumed=0, **spent)
 
 
 def _written(config: BulkConfig, vectors: Embeddings) -> Embeddings:

@@ -83,8 +83,8 @@ def describe_bundle(
     kind = described.own_kind if described.own_kind in kinds else kinds[0]
     if kind is WORDS:
         return describe_sparse(folder)
-    if described.own_kind is WORDS:
-        raise BundleError(f"{folder} {WORDS.advice}")
+    if described.own_kind in (WORDS, LATE) and described.own_kind is not kind:
+        raise BundleError(f"{folder} {described.own_kind.advice}")
     if described.is_static and DENSE in kinds:
         manifest = describe_static(described)
         return dataclasses.replace(described, manifest=manifest, tokenizer=TokenizerSettings())

@@ -13,7 +13,7 @@ from mirror_rt.bundle.families import WIDTHS, positions
 from mirror_rt.bundle.graph_header import read_header
 from mirror_rt.bundle.json_document import naming
 from mirror_rt.bundle.manifest import Layout, Manifest, PoolingMode, Variant
-from mirror_rt.bundle.model_kinds import LATE, Format
+from mirror_rt.bundle.model_kinds import Format
 from mirror_rt.errors import BundleError, ConfigError, Setting
 
 PoolingChoice = Literal[
@@ -51,8 +51,6 @@ def of_declared(
 
     `own` is the length of the text vectors that a graph gives itself; None if it gives none.
     """
-    if described.own_kind is LATE:
-        raise BundleError(f"{described.folder} {LATE.advice}")
     described.check_kind("SentenceTransformer")
     output: dict[str, Any] = {} if own is None else {"graph": {"output": TEXT_OUTPUT, "width": own}}
     poolings = _chosen(described, pooling, own is not None)

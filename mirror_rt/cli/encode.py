@@ -39,12 +39,17 @@ class Encode(Invocation):
     Streams: memory does not grow with the file. The output appears when it is whole; what is
     finished before waits in OUTPUT.partial, from which --resume goes on after a kill.
 
+    A sparse encoder gives the words of each text with their weights, and a late-interaction model
+    the vectors of its tokens: to JSON lines, in one process, without --resume.
+
     Examples:
         mirror-rt encode all-MiniLM-L6-v2 --input texts.txt --output vectors.npy
         mirror-rt encode bundle --input texts.txt --output vectors.npy
         mirror-rt encode bundle --input rows.csv --text-field body --id-field id --output v.parquet
         mirror-rt encode bundle --input huge.jsonl --output vectors.arrow --resume
         mirror-rt encode bundle --input huge.jsonl --output vectors.npy --devices all
+        mirror-rt encode splade --input texts.txt --output words.jsonl --max-active-dims 256
+        mirror-rt encode colbert --input queries.txt --output tokens.jsonl --task query
         mirror-rt encode pack --lang fr --input texts.txt --output vectors.npy
         mirror-rt encode bundle --input 'texts/*.parquet' --output vectors --shard 0/4 --resume
         mirror-rt encode bundle --input 'texts/*.parquet' --output vectors --merge-manifest
@@ -90,7 +95,8 @@ class Encode(Invocation):
             report = encode_file(
                 self.file.make(model=self._bundle(), show_progress_bar=not self.quiet)
             )
-            said = _summary(report, f"{report.rows} vectors of {report.dimension} {report.dtype}")
+            noun = "vectors" if report.tokens else "rows"  # of several vectors, or of words
+            said = _summary(report, f"{report.rows} {noun} of {report.dimension} {report.dtype}")
         if not self.quiet:
             print(f"{output}: {said}", file=sys.stderr)
 
@@ -124,9 +130,10 @@ def _refuse(given: dict[str, object], names: tuple[str, ...], why: str) -> None:
 
 def _summary(report: BulkReport | DatasetReport, made: str) -> str:
     fresh, seconds = report.rows - report.resumed, max(report.seconds, 1e-9)
+    work = f", {report.tokens / seconds:.0f} tokens/s, padding {report.padding:.1%}"
     text = (
-        f"{made}; {fresh} in {report.seconds:.1f} s ({fresh / seconds:.0f} texts/s, "
-        f"{report.tokens / seconds:.0f} tokens/s, padding {report.padding:.1%})"
+        f"{made}; {fresh} in {report.seconds:.1f} s ({fresh / seconds:.0f} texts/s"
+        f"{work if report.tokens else ''})"
     )
     if report.resumed:
         text += f", {report.resumed} by an earlier run"

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -90,7 +90,8 @@ class NpySink(VectorSink):
 class JsonlSink(VectorSink):
     """A file with a line {"index": i, "embedding": [...]} for each row; null for a row of NaN.
 
-    The key is "index" if the row's id is its number, else "id".
+    The key is "index" if the row's id is its number, else "id". Rows of several arrays, or of
+    several vectors, have them by their names (`write_fields`).
     """
 
     def __init__(self, file: IO[bytes], key: str) -> None:
@@ -99,11 +100,27 @@ class JsonlSink(VectorSink):
 
     def _write(self, vectors: Embeddings, ids: Ids) -> None:
         for row, name, invalid in zip(vectors, ids, invalid_rows(vectors), strict=True):
-            # str of a numpy number is its shortest exact form, and is valid JSON.
-            numbers = "null" if invalid else f"[{', '.join(map(str, row))}]"
-            line = f'{{{self._key}: {json.dumps(name)}, "embedding": {numbers}}}\n'
-            self._file.write(line.encode())
+            self._write_line(name, {"embedding": "null" if invalid else _numbers(row)})
         self._file.flush()
+
+    def write_fields(
+        self, rows: Sequence[Mapping[str, npt.NDArray[Any]]], ids: Ids | None = None
+    ) -> None:
+        """Append rows of arrays [k] or [t, D] by their names, with ids as for `write`."""
+        numbered = range(self.rows, self.rows + len(rows)) if ids is None else ids
+        for row, name in zip(rows, numbered, strict=True):
+            self._write_line(name, {field: _numbers(array) for field, array in row.items()})
+        self._file.flush()
+        self.rows += len(rows)
+
+    def _write_line(self, name: int | str, fields: Mapping[str, str]) -> None:
+        shown = "".join(f', "{field}": {numbers}' for field, numbers in fields.items())
+        self._file.write(f"{{{self._key}: {json.dumps(name)}{shown}}}\n".encode())
+
+
+def _numbers(array: npt.NDArray[Any]) -> str:
+    """Return an array as JSON: str of a numpy number is its shortest exact form."""
+    return f"[{', '.join(map(_numbers if array.ndim > 1 else str, array))}]"
 
 
 class TableSink(VectorSink):

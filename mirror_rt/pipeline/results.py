@@ -56,6 +56,15 @@ class RowCounts:
         return self.rows - self.invalid
 
     @classmethod
+    def of_invalid(cls, window: TextWindow) -> RowCounts:
+        """Count the rows of a window of which no more is known than which have no text."""
+        n = len(window.texts)
+        chunks = np.ones(n, np.int64)
+        chunks[list(window.invalid)] = 0
+        nothing = np.zeros((n, 1), np.float32)
+        return cls.of(window, EncodedTexts(nothing, chunks, chunks, np.zeros(n, np.bool_)))
+
+    @classmethod
     def of(cls, window: TextWindow, encoded: EncodedTexts) -> RowCounts:
         """Count the rows of a window."""
         invalid = (encoded.chunks == 0) | invalid_rows(encoded.embeddings)

@@ -43,12 +43,12 @@ def maxsim(
     Raises:
         ConfigError: an argument has an unusable type, shape or value.
     """
-    asked = [_query(number, one) for number, one in enumerate(queries)]
+    asked = [checked_query(number, one) for number, one in enumerate(queries)]
     scores = np.zeros((len(asked), len(documents)), np.float32)
     if not asked or not len(documents):
         return scores
     given, dimension = _documents(documents), asked[0].shape[1]
-    _check_shapes([*asked, *given], dimension)
+    check_shapes([*asked, *given], dimension)
     kind = given[0].dtype
     constants: npt.NDArray[Any] = np.zeros(len(asked))
     if kind in (np.int8, np.uint8):
@@ -59,14 +59,14 @@ def maxsim(
         asked = [one * steps for one in asked]
     elif ranges is not None:
         raise ConfigError(f"ranges are for int8 and uint8, not {kind}")
-    work = sum(map(len, asked)) * sum(map(len, given)) * dimension
-    threads = max(1, min(available_cpus(), work // _WORK_PER_THREAD, len(given)))
+    threads = threads_for(asked, given)
     rows = [one.view(np.uint16) for one in given] if kind == np.float16 else given
     scores = _core.max_similarities(asked, rows, threads=threads)
     return np.asarray(scores + constants[:, None], np.float32)
 
 
-def _check_shapes(arrays: list[npt.NDArray[Any]], dimension: int) -> None:
+def check_shapes(arrays: list[npt.NDArray[Any]], dimension: int) -> None:
+    """Raise ConfigError for an array that is no [t, dimension]."""
     for one in arrays:
         if one.ndim != 2 or one.shape[1] != dimension:
             raise ConfigError(
@@ -74,7 +74,14 @@ def _check_shapes(arrays: list[npt.NDArray[Any]], dimension: int) -> None:
             )
 
 
-def _query(number: int, vectors: npt.NDArray[Any]) -> Floats:
+def threads_for(queries: list[Floats], documents: Sequence[npt.NDArray[Any]]) -> int:
+    """Return the number of threads that are worth starting."""
+    work = sum(one.size for one in queries) * sum(map(len, documents))
+    return max(1, min(available_cpus(), work // _WORK_PER_THREAD, len(documents)))
+
+
+def checked_query(number: int, vectors: npt.ArrayLike) -> Floats:
+    """Return the vectors of a query as float32 [t, D]; ConfigError if they are none."""
     made = np.ascontiguousarray(vectors, np.float32)
     if made.ndim != 2 or not np.isfinite(made).all():
         raise ConfigError(f"query {number} is no finite array [t, D], but {list(made.shape)}")

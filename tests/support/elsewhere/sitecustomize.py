@@ -41,7 +41,7 @@ def hold_instruction_set(core: ModuleType) -> None:
     core.engine_instruction_sets = lambda: list(engine)
     core.vector_instruction_sets = lambda: list(vector)
     for name in ("quantize_rows", "search_codes", "search_bits", "half_products",
-                 "keep_best", "max_similarities"):  # fmt: skip
+                 "keep_best", "max_similarities", "residual_similarities"):  # fmt: skip
         setattr(core, name, functools.partial(getattr(core, name), instruction_set=vector[-1]))
 
 

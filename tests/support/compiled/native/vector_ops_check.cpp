@@ -163,6 +163,48 @@ bool check_halves(const Isa& isa, std::int64_t rows, std::int64_t dim, std::int6
          check_similarities(isa, eighths, codes, rows, dim);
 }
 
+/// Codes and residuals of documents, some of whose rows are those of others, in float64.
+bool check_residuals(const Isa& isa, std::int64_t n, std::int64_t bytes, std::int64_t per_byte) {
+  const std::int64_t dim = bytes * per_byte, count = 3;
+  const auto residuals = random_integers<std::uint8_t>(n * bytes, 0, 255);
+  const auto codes = random_integers<std::int32_t>(n, 0, count - 1);
+  std::normal_distribution<float> normal;
+  std::vector<float> query(2 * dim), centroids(count * dim), weights(256 * per_byte);
+  for (auto* values : {&query, &centroids, &weights}) {
+    for (float& value : *values) value = normal(generator);
+  }
+  const float* queries[] = {query.data()};
+  const std::uint8_t* rows[] = {residuals.data(), residuals.data() + n / 2 * bytes};
+  const std::int32_t* numbers[] = {codes.data(), codes.data() + n / 2};
+  const std::int64_t tokens = 2, lengths[] = {n, n - n / 2};
+  float scores[2];
+  max_similarities(isa, {queries, &tokens, 1, dim}, {rows, lengths, 2, bytes}, numbers,
+                   {centroids.data(), weights.data(), per_byte}, 2, scores);
+  for (int document = 0; document < 2; ++document) {
+    double sum = 0, size = 0;
+    for (std::int64_t token = 0; token < tokens; ++token) {
+      double best = -std::numeric_limits<double>::infinity();
+      for (std::int64_t r = 0; r < lengths[document]; ++r) {
+        double product = 0, squares = 0, absolute = 0;
+        for (std::int64_t d = 0; d < dim; ++d) {
+          const int byte = rows[document][r * bytes + d / per_byte];
+          const double x = double{centroids[numbers[document][r] * dim + d]} +
+                           weights[byte * per_byte + d % per_byte];
+          product += x * query[token * dim + d];
+          absolute += std::abs(x * query[token * dim + d]);
+          squares += x * x;
+        }
+        best = std::max(best, product / std::sqrt(squares));
+        size = std::max(size, absolute / std::sqrt(squares));
+      }
+      sum += best;
+    }
+    // Each product is within a rounding for each dimension, and a few of its row.
+    if (!(std::abs(scores[document] - sum) <= 2 * size * (dim + 8) * 6e-8)) return false;
+  }
+  return true;
+}
+
 bool check_keep_best(const Isa& isa, std::int64_t n, std::int64_t k) {
   std::uniform_int_distribution<int> value(0, 9);
   std::vector<float> scores(n);
@@ -198,7 +240,8 @@ int main() {
             if (!check_search(c, flip) || !check_quantize(**isa, rows, size) ||
                 !check_halves(**isa, rows, size, parts, 3) ||
                 !check_halves(**isa, rows, size, parts, 35) ||
-                !check_keep_best(**isa, rows * 3, c.k)) {
+                !check_residuals(**isa, rows, size, 2) || !check_residuals(**isa, rows, size, 4) ||
+                !check_residuals(**isa, rows, size, 8) || !check_keep_best(**isa, rows * 3, c.k)) {
               std::printf("%s: wrong for %d rows of %d bytes\n", (*isa)->name, int(rows),
                           int(size));
               return 1;
