@@ -215,7 +215,7 @@ def describe_folder(
     allowed: Collection[str] = (),
     route: str | None = None,
 ) -> ModelDescription:
-    """Read what a model's folder declares, each file once.
+    """Read the declarations in a model's folder, each file once.
 
     Args:
         folder: the folder, of any layout.

@@ -2,7 +2,7 @@
 
 sentence-transformers and transformers.js put graphs into `onnx/`, fastembed puts one beside the
 tokenizer. Their graphs give a vector for each token; how these become one vector is declared in
-modules.json, which only some publishers include. What cannot be known from the files is refused.
+modules.json, which only some publishers include. A folder whose files leave that open is refused.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def describe_bundle(
         weights: take weights in safetensors before ONNX files.
 
     Raises:
-        BundleError: the folder is none of these, is damaged, or does not say what must be known.
+        BundleError: the folder is none of these, is damaged, or lacks a declaration that is needed.
     """
     if pooling not in get_args(PoolingChoice):
         raise ConfigError(
@@ -145,7 +145,7 @@ def onnx_variants(folder: Path) -> dict[str, Variant]:
 def download_files(
     repository: Repository, variants: Sequence[str | None] | None, *, weights: bool
 ) -> Path:
-    """Download what others published: plain ONNX files, a static encoder, or a checkpoint.
+    """Download files that others published: ONNX graphs, a static encoder, or a checkpoint.
 
     Of ONNX files it downloads only the graphs of `variants`; with `weights`, weights in safetensors
     come before them.
@@ -209,7 +209,7 @@ def _name(graph: Path) -> str:
 
 
 def _precision(name: str) -> Precision:
-    """Return the precision of a graph by its name; what is unknown is not taken for exact."""
+    """Return the precision of a graph by its name; an unknown one is not taken for exact."""
     if name in _SINGLE:
         return "fp32"
     return "fp16" if re.search(r"f(p|loat)?16|O4", name) else "int8"

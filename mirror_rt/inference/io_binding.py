@@ -107,7 +107,7 @@ class _Buffers:
     """The memory of one run at a time, on host and device: `capacity` bytes of each in all.
 
     Onnxruntime can only copy a value as a whole, so there is one for about each size, and an eighth
-    of what is copied at most is not used.
+    of a copy at most is not used.
     """
 
     def __init__(self, session: ort.InferenceSession, memory: tuple[str, int]) -> None:

@@ -198,7 +198,7 @@ async def decode(call: Call) -> Answer:
 
 
 @operation(
-    TEI, "/info", "A model and its limits", "Says what is served, and what is accepted.",
+    TEI, "/info", "A model and its limits", "Describes a served model, and what it accepts.",
     answers.Values, about="A model and its limits, in the names of text-embeddings-inference.",
     example={
         "model_id": MODEL_NAME, "served_model_name": MODEL_NAME, "model_dtype": "fp32",
