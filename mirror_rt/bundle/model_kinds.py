@@ -99,19 +99,21 @@ class Head(ABC):
 
     Attributes:
         kind: the kind of such models.
+        file: the path of its weights inside a bundle.
     """
 
     __slots__ = ()
     kind: ClassVar[ModelKind]
+    file: ClassVar[str]
 
     @property
-    @abstractmethod
     def files(self) -> list[str]:
-        """The paths of its weights inside a bundle."""
+        """The paths of all its weights inside a bundle."""
+        return [self.file]
 
-    @abstractmethod
     def problem(self, dimension: int, max_length: int) -> str | None:
-        """Return what does not go together, with an encoder's vectors and limit, or None."""
+        """Return a contradiction, in itself or with an encoder's vectors and limit, or None."""
+        return None
 
     @abstractmethod
     def row(self, dimension: int) -> tuple[str, str]:

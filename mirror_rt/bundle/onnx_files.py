@@ -95,11 +95,7 @@ def describe_bundle(
     if not variants and not weights:
         refuse_pickled(described)
         Manifest.read(folder, formats)  # its error says what the folder lacks
-    # tokenizer.json, which is larger than other documents may be, is read once for all.
-    path = (described.transformer if weights else folder) / Layout.tokenizer
-    content = path.read_bytes() if path.is_file() else None
-    settings = dataclasses.replace(described.tokenizer, content=content)
-    described = dataclasses.replace(described, tokenizer=settings)
+    described = described.with_tokenizer(described.transformer if weights else folder)
     try:
         if kind is LATE:
             manifest = describe_late_interaction(described)
