@@ -80,7 +80,7 @@ HELD = {  # variables that hold PyTorch and this project to AVX2
 
 
 def select_sets(data: Path, tokenizer: Path, count: int) -> list[tuple[str, list[str]]]:
-    """Return so many queries, each with 100 documents of joined sentences, of about 100 tokens."""
+    """Return some queries, each with 100 documents of joined sentences, of about 100 tokens."""
     lengths = Tokenizer.from_file(str(tokenizer))
     lengths.no_truncation()
     generator = random.Random(2026)

@@ -53,7 +53,7 @@ class Nothing(torch.autograd.Function):
 
 
 def microseconds(kernel, views, seconds):
-    """Yield (forward, forward and backward) of one call after another for so many seconds.
+    """Yield (forward, forward and backward) of one call after another for some seconds.
 
     Without a kernel, those of torch alone.
     """
