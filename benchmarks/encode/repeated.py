@@ -1,4 +1,4 @@
-"""Measure what repeated texts cost: texts a second where 0, 50 and 90 % of a call are repeated.
+"""Measure the cost of repeated texts: texts a second where 0, 50 and 90 % of a call are repeated.
 
     python benchmarks/encode/repeated.py --data DATA [--model BUNDLE] [--texts N] [--rounds R]
                                          [--threads T] [--json FILE]

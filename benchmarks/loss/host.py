@@ -30,7 +30,7 @@ def nothing(*arguments, **options):
 
 
 class Batch:
-    """Takes what the extension's batch takes, and has the size of its workspaces."""
+    """Takes the arguments of the extension's batch, and has the size of its workspaces."""
 
     forward_bytes = backward_bytes = 1 << 20
     forward = backward = staticmethod(nothing)

@@ -23,7 +23,7 @@ from mirror_rt.inference.devices import RUNS_IN_FLIGHT
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-# Most bytes of buffers that are kept for the next runs: a batch of 131,072 tokens takes 3 to 6 MB.
+# Most bytes of buffers that are kept for the next runs: a batch of 131,072 tokens takes 3 or 6 MB.
 _KEEP_BYTES = 1 << 25
 _SMALLEST = 1 << 14
 # Inputs begin at addresses that memory of their own would have.
