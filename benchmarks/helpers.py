@@ -17,7 +17,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def write_between(document: Path, markers: tuple[str, str], text: str) -> None:
-    """Replace what stands in a document between two marker lines, which end with a line break."""
+    """Replace the part of a document between two marker lines, which end with a line break."""
     begin, end = markers
     before, first, rest = document.read_text(encoding="utf-8").partition(begin)
     _, last, after = rest.partition(end)
@@ -39,8 +39,8 @@ def median_ratio(
     """Return the median over the rounds of the ratio of ours to the least of `theirs`.
 
     Args:
-        rounds: what each round found, by contender.
-        figure: takes the figure to compare from what was found of one contender.
+        rounds: the findings of each round, by contender.
+        figure: takes the figure to compare from the findings on one contender.
         ours: name of the first contender.
         theirs: names of the others.
 

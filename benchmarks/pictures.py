@@ -31,7 +31,7 @@ ROW = re.compile(r"^\| (\w+) \(\w+\) \|[^|]*\| (\.\d+) \| (\.\d+)", re.MULTILINE
 OURS, OTHERS = "#3f51b5", "#9fa8b0"
 WIDTH, LINE, BAR, LABELS = 760, 26, 17, 170
 
-Bar = tuple[str, float, str, str]  # label, length, what is written beside it, colour
+Bar = tuple[str, float, str, str]  # label, length, text beside it, colour
 
 
 def bars(left: int, top: int, width: int, title: str, rows: Sequence[Bar]) -> list[str]:
@@ -53,7 +53,7 @@ def bars(left: int, top: int, width: int, title: str, rows: Sequence[Bar]) -> li
 
 
 def svg(title: str, height: int, drawn: Sequence[str], below: str) -> str:
-    """Return a picture with a line of text below what is drawn."""
+    """Return a picture with a line of text below the drawing."""
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '

@@ -167,7 +167,7 @@ class BundleIntegrityError(BundleError):
 
 
 class HubError(MirrorError):
-    """A model hub does not have what was requested, refuses the request, or cannot be reached."""
+    """A model hub lacks the requested files, refuses the request, or cannot be reached."""
 
 
 class ProcessGroupError(MirrorError):

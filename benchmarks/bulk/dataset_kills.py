@@ -105,7 +105,7 @@ def wait_for_a_part(folder, process):
 
 
 def contents(folder):
-    """What the files hold, except for the times and names of temporary files."""
+    """The content of the files, except for the times and names of temporary files."""
     return {str(path.relative_to(folder)): path.read_bytes()
             for path in folder.rglob("[!._]*.parquet") if path.is_file()}  # fmt: skip
 

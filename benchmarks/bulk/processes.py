@@ -3,7 +3,7 @@
     python benchmarks/bulk/processes.py BUNDLE TEXTS.txt [--rounds N]
 
 The script splits the processors of this machine in every even way, and runs the splits in turn on
-the same windows of the texts. A rate counts only what follows the first window of each process, so
+the same windows of the texts. A rate counts only the windows behind the first of each process, so
 that loading is left out; memory is the sum of the private memory (USS) of the processes at the end.
 """
 

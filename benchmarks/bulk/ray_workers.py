@@ -73,7 +73,7 @@ def encode(bundle: str, texts: Path, output: Path, *options: str) -> list[str]:
 
 
 def run(lines: list[list[str]], folder: Path, output: Path) -> dict:
-    """Run commands at the same time, and return what was measured of their parts."""
+    """Run commands at the same time, and return the measurements of their parts."""
     began, clock = time.perf_counter(), time.time()
     processes = [
         subprocess.Popen(line, cwd=folder, stderr=subprocess.PIPE, encoding="utf-8")
@@ -122,7 +122,7 @@ def contenders(options, texts: Path, output: Path) -> dict[str, list[list[str]]]
 
 
 def measure(options, folder: Path) -> list[dict[str, dict]]:
-    """Let the contenders take turns; return what each round found of each."""
+    """Let the contenders take turns; return the findings of each round on each."""
     write_texts(folder / "texts", options.texts, options.block)
     output, rounds = folder / "vectors", []
     lines = contenders(options, folder / "texts", output)

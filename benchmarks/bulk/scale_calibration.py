@@ -63,7 +63,7 @@ def one_round(options, folder: Path, turn: int) -> dict[str, dict]:
 
 
 def inputs_of(found: dict[str, dict], tokens: dict[str, float]) -> dict[str, float]:
-    """Return what the model computes with, from one round without its run."""
+    """Return the numbers of the model, from one round without its run."""
     first, small = found["first"], found["small"]
     block = 2 / steady(small["finished"], 2)  # two workers finish blocks of one text each
     return {
@@ -102,7 +102,7 @@ def tokenized_per_second(bundle: str, folder: Path) -> float:
 
 
 def files(folder: Path) -> dict[str, float]:
-    """Return what finding a small file costs, in processor time, and the bytes of a block."""
+    """Return the processor time to find a small file, and the bytes of a block."""
     from mirror_rt.bulk.reading import find_blocks
     from mirror_rt.io.storage import Folder
 

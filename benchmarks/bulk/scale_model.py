@@ -47,7 +47,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Workers; times in seconds. `driver` is what the driver spends on a block, alone."""
+    """Workers; times in seconds. `driver` is the time of the driver for a block, alone."""
 
     workers: int
     tokens_per_second: float
@@ -176,7 +176,7 @@ def machines(options) -> list[tuple[str, float, float, str]]:
 
 
 def print_needs(found: dict, options) -> None:
-    """Print what the job needs of each machine, and in storage."""
+    """Print the needs of the job on each machine, and in storage."""
     tokens = options.texts * options.tokens
     print(f"## {options.texts:.0e} texts of {options.tokens:g} tokens\n")
     header = ["a core or card of", "tokens/s", "hours of it", "money", "tokens/s are"]
@@ -205,7 +205,7 @@ def large_cluster(found: dict, options) -> Cluster:
 
 
 def print_sizes_of_blocks(found: dict, options) -> None:
-    """Print what becomes of the job on many workers, by the size of a block."""
+    """Print the course of the job on many workers, by the size of a block."""
     cluster, request = large_cluster(found, options), options.latency / FOOTERS_AT_A_TIME
     print(f"\n## {cluster.workers} workers of one core, {options.texts:.0e} texts\n")
     print("| texts of a block | blocks | minutes to find, prove | hours of work | efficiency "

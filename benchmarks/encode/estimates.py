@@ -42,7 +42,7 @@ FMA = Product("vfmadd", "vfmadd231ps %zmm30, %zmm31, %zmm{}", 16)
 DPBF16 = Product("vdpbf16ps", "vdpbf16ps %zmm30, %zmm31, %zmm{}", 32)
 DPBUSD = Product("vpdpbusd", "vpdpbusd %zmm30, %zmm31, %zmm{}", 64)
 
-# What loops do that are not of products alone: conversions, exponentials.
+# Work of loops that are not of products alone: conversions, exponentials.
 OTHER = re.compile(r"shl|fadd|fsub|fmul|vaddps|vsubps|vmulps|vpslld")
 
 # Source and flags of a kernel, by the name of its instruction set.

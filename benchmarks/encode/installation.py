@@ -1,4 +1,4 @@
-"""Measure what an installation costs: packages, megabytes on the disk, and seconds of pip.
+"""Measure the cost of an installation: packages, megabytes on the disk, and seconds of pip.
 
     python benchmarks/encode/installation.py [--rounds 3] [--out FOLDER]
 

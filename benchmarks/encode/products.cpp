@@ -19,7 +19,7 @@ constexpr std::int64_t kRows = 126, kDepth = 384, kColumns = 1536;
 constexpr int kSums = 24, kSteps = 2000;
 const Isa& isa = k_avx512_bf16;
 
-/// Returns the most of so many calls a second of the processor's time that ten tries reach.
+/// Returns the most calls a second of the processor's time that ten tries reach.
 template <class F>
 double rate(int calls, const F& f) {
   double best = 0;

@@ -1,4 +1,4 @@
-"""Measure what repeated texts cost: texts a second where 0, 50 and 90 % of a call are repeated.
+"""Measure the cost of repeated texts: texts a second where 0, 50 and 90 % of a call are repeated.
 
     python benchmarks/encode/repeated.py --data DATA [--model BUNDLE] [--texts N] [--rounds R]
                                          [--threads T] [--json FILE]
@@ -6,7 +6,7 @@
 The texts of a call are sentences. All calls have the same number of texts, and take turns:
 
 1. `distinct`: N sentences, none of them equal: what the others would cost without equal rows.
-2. `50 %`, `90 %`: of N texts so many are repetitions of others, in any order.
+2. `50 %`, `90 %`: of N texts this share are repetitions of others, in any order.
 3. `cache, first` and `cache, again`: the distinct sentences with a new cache file, and once more.
 
 It also says which part of a call of 1,000 distinct words the search for equal rows takes, and how

@@ -1,4 +1,4 @@
-"""Make the tables and the plot of what benchmarks/encode/compare.py measured."""
+"""Make the tables and the plot of the measurements of benchmarks/encode/compare.py."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ HELD = {  # variables that hold PyTorch and this project to AVX2
 
 
 def select_sets(data: Path, tokenizer: Path, count: int) -> list[tuple[str, list[str]]]:
-    """Return so many queries, each with 100 documents of joined sentences, of about 100 tokens."""
+    """Return some queries, each with 100 documents of joined sentences, of about 100 tokens."""
     lengths = Tokenizer.from_file(str(tokenizer))
     lengths.no_truncation()
     generator = random.Random(2026)
@@ -101,7 +101,7 @@ def select_sets(data: Path, tokenizer: Path, count: int) -> list[tuple[str, list
 
 
 def folder_of(model: Path, cache: Path) -> Path:
-    """Return the folder of what is made of these weights."""
+    """Return the folder of the files made of these weights."""
     digest = hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()[:12]
     folder = cache / f"rerank-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def export_graph(model: Path, folder: Path, cache: Path) -> Path:
 
 
 class Rounds:
-    """The contenders, which take turns; what cannot take part is in `left_out`, with the reason."""
+    """The contenders, which take turns; others are in `left_out`, with the reason."""
 
     def __init__(self, sets: list[tuple[str, list[str]]]) -> None:
         self.sets = sets

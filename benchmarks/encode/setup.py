@@ -33,7 +33,7 @@ class Environment(NamedTuple):
     """An environment of Python.
 
     Attributes:
-        packages: what pip installs; PROJECT stands for the wheel of this clone, and may have an
+        packages: pip's requirements; PROJECT stands for the wheel of this clone, and may have an
             extra of it in brackets.
         below: another environment, whose packages this one has, too.
     """

@@ -4,7 +4,7 @@
 
 Each process loads the bundle and encodes a few texts, once with the mapped graph and once with the
 graph that holds its weights. RSS counts shared pages in full, whereas PSS divides them among the
-processes (both are read from /proc/PID/smaps_rollup), so the sum of PSS is what the machine holds.
+processes (both are read from /proc/PID/smaps_rollup), so the sum of PSS is the machine's memory.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def measure(model: str, variant: str, seconds: str):
-    """Return what `mirror-rt benchmark` writes."""
+    """Return the JSON of `mirror-rt benchmark`."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out.json")
         line = [sys.executable, "-P", "-m", "mirror_rt.cli", "benchmark", model, "--json", out]

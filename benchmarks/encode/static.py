@@ -99,7 +99,7 @@ def speed(bundle: Path, static: Path, texts: list[str], rounds: int) -> None:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the parts that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bundle", type=Path)
     parser.add_argument("static", type=Path)

@@ -152,7 +152,7 @@ def cosines(vectors: np.ndarray, reference: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the parts that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("other", type=Path)
     parser.add_argument("folder", type=Path)

@@ -47,7 +47,7 @@ START = 3  # times as long to import torch and to reach the device
 
 
 def problems(device: str) -> list[tuple[str, Case]]:
-    """Return what is compared: the core last that is more likely to hang."""
+    """Return the cores to compare, the one last that is more likely to hang."""
     if device == "cpu":
         return [("cpu", case._replace(n=min(case.n, 400))) for case in CASES]
     return [(core, case) for core in CORES for case in CASES]
@@ -66,7 +66,7 @@ def tolerance(case: Case, device: str) -> float:
 
 
 def compare(core: str, case: Case, device: str) -> dict[str, str]:
-    """Return what is wrong, by family."""
+    """Return the faults, by family."""
     inputs, kernel = make_inputs(case, torch.device(device)), CpuKernel()
     if device == "cuda":
         os.environ[VARIABLE] = core
@@ -126,7 +126,7 @@ def read_lines(stream: Iterable[str], lines: queue.Queue[str | None]) -> None:
 
 
 def outcomes(device: str, seconds: float) -> Iterator[dict[str, str]]:
-    """Yield what is wrong with each problem, a process that hangs or crashes included."""
+    """Yield the faults of each problem, a process that hangs or crashes included."""
     count, done = len(problems(device)), 0
     command = [sys.executable, __file__, "--device", device, "--from"]
     while done < count:

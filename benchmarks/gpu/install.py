@@ -54,7 +54,7 @@ raise SystemExit(session.get_providers()[0] != "CUDAExecutionProvider")
 
 
 def about(architecture: str) -> dict[str, str]:
-    """Return what a wheel of these sources is for."""
+    """Return the sources and the architecture that a wheel is for."""
     return {"sources": fingerprint(), "architecture": architecture}
 
 

@@ -169,7 +169,7 @@ class Runner:
     def _run_step(
         self, step: Step, record: Record, environment: Mapping[str, str], left: float
     ) -> None:
-        """Run a step to its end, and note meanwhile what is known of it."""
+        """Run a step to its end, and note meanwhile its findings."""
         result, log = self.work / f"{step.name}.json", self.work / f"{step.name}.log"
         scratch = self.work / "scratch"  # emptied after each step, so that none fills the disk
         result.unlink(missing_ok=True)

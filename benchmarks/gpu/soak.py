@@ -36,7 +36,7 @@ PERIOD = 0.05
 
 
 class Soak:
-    """The traffic, and what is measured meanwhile.
+    """The traffic, and the measurements meanwhile.
 
     Args:
         encoder: encoder to call.

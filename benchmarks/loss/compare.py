@@ -111,7 +111,7 @@ class Cell:
         return reason or disagreement(name, self.a.device, self.a.dtype, self.dim)
 
     def measure(self):
-        """Yield what is known so far, as medians, after each contender's turn."""
+        """Yield the results so far, as medians, after each contender's turn."""
         multiply = {} if self.a.no_products else self._multiply()
         began = time.perf_counter()
         for name in self.a.only or CONTENDERS:  # each has a turn before the next one may fail

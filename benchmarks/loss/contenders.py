@@ -170,7 +170,7 @@ def peak_bytes(name, device, dtype, rows, dim, **options):
     """
     contender = functools.partial(CONTENDERS[name], **options)
     with core_of(name):
-        # Compiling is not what is measured, and torch compiles anew for another number of rows.
+        # Compiling is not measured, and torch compiles anew for another number of rows.
         warm_up = rows if name == "torch.compile" else 256
         contender(*make_views(device, dtype, warm_up, dim)).backward()
         views = make_views(device, dtype, rows, dim)

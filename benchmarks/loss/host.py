@@ -30,7 +30,7 @@ def nothing(*arguments, **options):
 
 
 class Batch:
-    """Takes what the extension's batch takes, and has the size of its workspaces."""
+    """Takes the arguments of the extension's batch, and has the size of its workspaces."""
 
     forward_bytes = backward_bytes = 1 << 20
     forward = backward = staticmethod(nothing)
@@ -53,7 +53,7 @@ class Nothing(torch.autograd.Function):
 
 
 def microseconds(kernel, views, seconds):
-    """Yield (forward, forward and backward) of one call after another for so many seconds.
+    """Yield (forward, forward and backward) of one call after another for some seconds.
 
     Without a kernel, those of torch alone.
     """

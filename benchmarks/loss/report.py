@@ -1,4 +1,4 @@
-"""Make the table and the plot of what benchmarks/loss/compare.py measured."""
+"""Make the table and the plot of the measurements of benchmarks/loss/compare.py."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _RNG = random.Random(0)
 
 @dataclass
 class Seen:
-    """What became of the requests of those who are observed."""
+    """The outcomes of the requests of those who are observed."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)

@@ -30,7 +30,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass
 class Outcome:
-    """What became of the requests of one burst, in seconds since it began."""
+    """The outcomes of the requests of one burst, in seconds since it began."""
 
     seconds: dict[int, list[float]] = field(default_factory=dict)
     retry_after: list[int] = field(default_factory=list)
@@ -101,7 +101,7 @@ async def _beside_a_large_text(port: int, pid: int) -> None:
     for seed in itertools.count():
         await _post(port, _body(1, seed), None, small, time.monotonic())
         await asyncio.sleep(0.1)
-        if task.done():  # what comes later would meet an idle server
+        if task.done():  # later requests would meet an idle server
             break
     await task
     busy = await _busy_seconds(pid)

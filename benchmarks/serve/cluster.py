@@ -1,4 +1,4 @@
-"""Two servers behind haproxy, and what an operator does to them."""
+"""Two servers behind haproxy, and the acts of an operator."""
 
 from __future__ import annotations
 

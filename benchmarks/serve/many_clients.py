@@ -20,7 +20,7 @@ _CONNECTIONS = 48
 
 @dataclass
 class Observed:
-    """What the clients of one run observed; `latencies` are by path and minute, in seconds."""
+    """Observations of the clients of one run; `latencies` are by path and minute, in seconds."""
 
     seconds: float = 0.0
     latencies: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))

@@ -72,7 +72,7 @@ def infer() -> Any:
 
 
 def ai(provider: str, make: Callable[[], dict[str, Any]]) -> Call:
-    """Return a call of pydantic-ai, whose provider takes what `make` returns."""
+    """Return a call of pydantic-ai, whose provider takes the result of `make`."""
     module = f"pydantic_ai.embeddings.{provider.lower()}"
     provided = f"pydantic_ai.providers.{provider.lower()}.{provider}Provider"
 
@@ -322,7 +322,7 @@ CALLS: dict[str, Call] = {
 
 
 def outcome(call: Call) -> tuple[str, str]:
-    """Say what becomes of a call, and why."""
+    """Return the outcome of a call, and its reason."""
     try:
         found = call()
     except ImportError as error:

@@ -50,11 +50,11 @@ PERIOD = 2.0  # seconds between two samples of memory
 
 
 class Week:
-    """What happens to the servers meanwhile, each at its own times.
+    """The events on the servers meanwhile, each at its own times.
 
     Attributes:
-        happened: pairs of what and when, in seconds since the beginning.
-        failed: what did not go as it should.
+        happened: pairs of event and time, in seconds since the beginning.
+        failed: the failures.
     """
 
     def __init__(self, cluster: Cluster, clients: Clients, seconds: float) -> None:
@@ -89,7 +89,7 @@ class Week:
 
     def _repeat(self, name: str, every: float, event: Callable[[], None]) -> None:
         due = every
-        # What begins late could not end in time.
+        # An event that begins late could not end in time.
         while due < self._seconds - 20 and not self._over.wait(
             max(0.0, self._began + due - time.monotonic())
         ):

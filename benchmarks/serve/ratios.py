@@ -42,7 +42,7 @@ SHORT = "a short text of a few words"
 
 @dataclass
 class Load:
-    """What the clients observed."""
+    """The observations of the clients."""
 
     latencies: list[float] = field(default_factory=list)
     refused: int = 0

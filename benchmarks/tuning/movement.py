@@ -8,7 +8,7 @@ A run is BASE:LANGUAGE:PAIRS. BASE is `base`, the model of --base, or another mo
 20 and 50 at least are held out and the others come in any order, not in the tiers of `tune`,
 `words`, its 10,000 most frequent words, or a table of pairs. The recipe is `word-plus` for words
 and `synonyms` for pairs, without a budget. FILE keeps each run, and those that it has are not
-repeated. After every so many steps it gets
+repeated. Every few steps it gets
 
 - rho: Spearman's correlation on DATA/multisimlex/LANGUAGE.tsv; even and odd: on the pairs with such
   ids, by which to choose and to test,
@@ -118,7 +118,7 @@ class Measures:
 
 
 def follow(model, language, source, seed, arguments):
-    """Tune, and return what was measured before the first step and after every so many."""
+    """Tune, and return what was measured before the first step and after every few."""
     data, held = pairs_of(language, source)
     name = "word-plus" if source == "words" else "synonyms"
     recipe = load_recipe(name).replace(steps=arguments.steps)

@@ -39,7 +39,7 @@ class ExportConfig:
     Attributes:
         model: tuned folder, or any encoder's folder or hub name.
         out: bundle to write.
-        pooling: `auto` takes what the folder declares, further modules included, or the head of a
+        pooling: `auto` takes that of the folder, with its further modules, or the head of a
             sequence classification (a cross-encoder); another is used in place of all that.
         precisions: precisions of the variants to write.
         targets: execution providers to write them for; `cuda` adds graphs that only CUDA runs.

@@ -67,9 +67,9 @@ class LazyModel(Generic[M]):
     """
 
     _kind: ClassVar[type[Any]]  # the class that loads it
-    _method: ClassVar[str]  # by which such a model is known
-    _calls: ClassVar[str]  # name of the options of its calls
-    _keywords: ClassVar[type]  # those options
+    _method: ClassVar[str] = "encode_query"  # by which such a model is known
+    _calls: ClassVar[str] = "encode_kwargs"  # name of the options of its calls
+    _keywords: ClassVar[type] = EncodeKeywords  # those options
 
     def __init__(
         self,
@@ -151,9 +151,6 @@ class LazyEncoder(LazyModel[TextEncoder]):
     """
 
     _kind = Encoder
-    _method = "encode_query"
-    _calls = "encode_kwargs"
-    _keywords = EncodeKeywords
 
     def __init__(
         self,

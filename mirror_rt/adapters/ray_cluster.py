@@ -63,7 +63,7 @@ def connected(options: ClusterOptions) -> Iterator[None]:
         raise ProcessGroupError(f"a worker of Ray failed: {error.cause!r}") from error
     except (ray.exceptions.RayError, ConnectionError) as error:
         raise ProcessGroupError(
-            f"Ray gave up: {_said(error)}; what is whole is saved: go on with --resume"
+            f"Ray gave up: {_said(error)}; finished parts are saved: go on with --resume"
         ) from error
     finally:
         if began:

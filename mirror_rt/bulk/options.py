@@ -99,7 +99,7 @@ class DatasetConfig(JobConfig, ClusterOptions):
         shard: encode only the blocks I, I + N, I + 2N ... of all, given as I/N with I from 0;
             by default all blocks.
         resume: go on with an unfinished job: whole parts of this job are kept.
-        overwrite: remove what an earlier job has written to the folder.
+        overwrite: remove the files that an earlier job has written to the folder.
         options: how the texts become vectors; with `errors="raise"` a text that cannot be encoded
             ends the job, with `errors="nan"` its vector is null.
     """

@@ -1,6 +1,6 @@
 """Write the vectors of blocks as Parquet files, and prove that they are whole and all there.
 
-The file of a block, its part, says what it holds, and appears whole or not at all. Its name follows
+The file of a block, its part, describes itself, and appears whole or not at all. Its name follows
 from the block alone and its content from the block and the job, so a part that is written twice, by
 a task that was started anew, is the same file, and no row is ever doubled.
 """

@@ -111,7 +111,7 @@ def shards_of(index: Path) -> list[str]:
 def _own_name(
     stored: str, prefixes: tuple[str, ...], renamed: tuple[tuple[str, str], ...]
 ) -> list[str]:
-    """Return the name of a tensor without what other libraries and models put around it.
+    """Return the name of a tensor without the parts that other libraries and models put around it.
 
     Several are the names of its equal parts.
     """

@@ -46,7 +46,7 @@ class Head(NamedTuple):
     """The head of a cross-encoder.
 
     Attributes:
-        pooling: what it reads.
+        pooling: that of the vector which it reads.
         described: its layers.
         weights: of each layer the matrix, the bias, and where it has a normalisation its two.
     """

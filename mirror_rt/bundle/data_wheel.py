@@ -135,7 +135,7 @@ def _copy(source: IO[bytes], sink: IO[bytes], most: int) -> None:
 
 
 def _why(requirement: str, said: str) -> str:
-    """Return a message for what pip said, and the ways to get the wheel nevertheless."""
+    """Return a message with the reason that pip gave, and other ways to get the wheel."""
     if "No module named pip" in said:
         reason = "this environment has no pip"
     else:

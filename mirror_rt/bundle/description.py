@@ -8,7 +8,7 @@ model and its tokenizer. Their files are followed as these libraries follow them
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -171,6 +171,15 @@ class ModelDescription:
             return LATE
         return PAIRS if self.is_classifier or self.answers else DENSE
 
+    def with_tokenizer(self, folder: Path) -> ModelDescription:
+        """Return it with the content of a folder's tokenizer.json, which is read once for all.
+
+        That file may be larger than other documents.
+        """
+        path = folder / Layout.tokenizer
+        content = path.read_bytes() if path.is_file() else None
+        return replace(self, tokenizer=replace(self.tokenizer, content=content))
+
     def check_kind(self, expected: LibraryClass) -> None:
         """Raise BundleError if the folder declares another kind of model."""
         if self.kind not in (None, expected):
@@ -215,7 +224,7 @@ def describe_folder(
     allowed: Collection[str] = (),
     route: str | None = None,
 ) -> ModelDescription:
-    """Read what a model's folder declares, each file once.
+    """Read the declarations in a model's folder, each file once.
 
     Args:
         folder: the folder, of any layout.

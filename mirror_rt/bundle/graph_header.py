@@ -1,4 +1,4 @@
-"""Read what an ONNX graph says of itself: outputs, files of weights, and how it is quantised."""
+"""Read the header of an ONNX graph: outputs, files of weights, and how it is quantised."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GraphHeader:
         outputs: name -> sizes of the output; None for a size that is not fixed.
         external: paths of the files that hold weights, beside that of the graph.
         scaled_by_batch: whether it is quantised dynamically, with one scale for a whole batch, so
-            that what it gives for a text depends on the others and on the padding.
+            that the vector of a text depends on the other texts and on the padding.
     """
 
     outputs: dict[str, tuple[int | None, ...]]

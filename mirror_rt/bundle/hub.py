@@ -1,4 +1,4 @@
-"""Download from a model hub, or find what was downloaded in its local cache."""
+"""Download from a model hub, or find earlier downloads in its local cache."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Repository:
     def check_sizes(self, folder: Path, files: Mapping[str, FileRecord]) -> None:
         """Refuse files that are larger than a manifest says, before they are downloaded.
 
-        What the snapshot `folder` has already is compared when it is loaded.
+        Files that the snapshot `folder` has already are compared when they are loaded.
         """
         if self.offline or all((folder / file).exists() for file in files):
             return

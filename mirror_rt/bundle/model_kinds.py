@@ -26,7 +26,7 @@ Format = Literal[
     "static files",
     "safetensors files",
 ]
-# What a server gives of the texts of a request: one kind of answers for one or several of models.
+# The answers of a server to the texts of a request; several kinds of models may give the same.
 Gives = Literal["vectors", "scores", "words"]
 
 
@@ -38,13 +38,13 @@ class ModelKind:
         format: that of its bundles.
         field: where its manifest describes its head; "" for encoders of dense vectors, which have
             none.
-        does: what it does, for messages.
+        does: its purpose, for messages.
         loader: the class of `mirror_rt` that loads it.
-        gives: what a server gives with it.
+        gives: the answers that a server gives with it.
         tags: those of its model card.
         task: that of its model card, as a hub calls it.
         use: lines of Python for its model card, with `{}` for its name.
-        unit: what it takes.
+        unit: the name of its inputs.
     """
 
     format: Format
@@ -59,7 +59,7 @@ class ModelKind:
 
     @property
     def advice(self) -> str:
-        """What it does and what loads it, to follow a name in a message."""
+        """Its purpose and the class that loads it, to follow a name in a message."""
         return f"{self.does}: mirror_rt.{self.loader}.load takes it"
 
 
@@ -95,23 +95,25 @@ WITH_HEADS = tuple(kind for kind in KINDS.values() if kind.field)
 
 
 class Head(ABC):
-    """The part of a manifest that describes what follows the encoder of another model.
+    """The part of a manifest that describes the layers behind an encoder.
 
     Attributes:
         kind: the kind of such models.
+        file: the path of its weights inside a bundle.
     """
 
     __slots__ = ()
     kind: ClassVar[ModelKind]
+    file: ClassVar[str]
 
     @property
-    @abstractmethod
     def files(self) -> list[str]:
-        """The paths of its weights inside a bundle."""
+        """The paths of all its weights inside a bundle."""
+        return [self.file]
 
-    @abstractmethod
     def problem(self, dimension: int, max_length: int) -> str | None:
-        """Return what does not go together, with an encoder's vectors and limit, or None."""
+        """Return a contradiction, in itself or with an encoder's vectors and limit, or None."""
+        return None
 
     @abstractmethod
     def row(self, dimension: int) -> tuple[str, str]:

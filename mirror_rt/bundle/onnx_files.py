@@ -2,7 +2,7 @@
 
 sentence-transformers and transformers.js put graphs into `onnx/`, fastembed puts one beside the
 tokenizer. Their graphs give a vector for each token; how these become one vector is declared in
-modules.json, which only some publishers include. What cannot be known from the files is refused.
+modules.json, which only some publishers include. A folder whose files leave that open is refused.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def describe_bundle(
         weights: take weights in safetensors before ONNX files.
 
     Raises:
-        BundleError: the folder is none of these, is damaged, or does not say what must be known.
+        BundleError: the folder is none of these, is damaged, or lacks a declaration that is needed.
     """
     if pooling not in get_args(PoolingChoice):
         raise ConfigError(
@@ -95,11 +95,7 @@ def describe_bundle(
     if not variants and not weights:
         refuse_pickled(described)
         Manifest.read(folder, formats)  # its error says what the folder lacks
-    # tokenizer.json, which is larger than other documents may be, is read once for all.
-    path = (described.transformer if weights else folder) / Layout.tokenizer
-    content = path.read_bytes() if path.is_file() else None
-    settings = dataclasses.replace(described.tokenizer, content=content)
-    described = dataclasses.replace(described, tokenizer=settings)
+    described = described.with_tokenizer(described.transformer if weights else folder)
     try:
         if kind is LATE:
             manifest = describe_late_interaction(described)
@@ -145,7 +141,7 @@ def onnx_variants(folder: Path) -> dict[str, Variant]:
 def download_files(
     repository: Repository, variants: Sequence[str | None] | None, *, weights: bool
 ) -> Path:
-    """Download what others published: plain ONNX files, a static encoder, or a checkpoint.
+    """Download files that others published: ONNX graphs, a static encoder, or a checkpoint.
 
     Of ONNX files it downloads only the graphs of `variants`; with `weights`, weights in safetensors
     come before them.
@@ -209,7 +205,7 @@ def _name(graph: Path) -> str:
 
 
 def _precision(name: str) -> Precision:
-    """Return the precision of a graph by its name; what is unknown is not taken for exact."""
+    """Return the precision of a graph by its name; an unknown one is not taken for exact."""
     if name in _SINGLE:
         return "fp32"
     return "fp16" if re.search(r"f(p|loat)?16|O4", name) else "int8"

@@ -66,7 +66,7 @@ class PackedBundle:
         return manifest
 
     def read_manifest(self, pack: Path) -> Manifest:
-        """Read mirror.json of the bundle, which must be that of this entry and say what it says.
+        """Read mirror.json of the bundle, which must be that of this entry and agree with it.
 
         Raises:
             BundleError: there is none, or it is damaged.
@@ -182,7 +182,7 @@ def refuse_links_out(folder: Path) -> None:
     """Check that a folder has no link out of it, before its files are sent or copied elsewhere.
 
     Raises:
-        BundleError: it has one; what it leads to might be a secret of this machine.
+        BundleError: it has one; its target might be a secret of this machine.
     """
     inside = folder.resolve()
     for place, folders, names in os.walk(folder):

@@ -34,7 +34,7 @@ def describe_plain(
     if described.tokenizer.content is None:
         raise BundleError(f"{folder} has ONNX files, but no {Layout.tokenizer} beside them")
     sizes = read_header(folder / next(iter(variants.values())).file).outputs.get(TEXT_OUTPUT)
-    # modules.json says what becomes of the vectors of tokens
+    # modules.json says how vectors of tokens become one
     own = None if described.modules or sizes is None or len(sizes) != 2 else sizes[1]
     return of_declared(described, variants, pooling, "ONNX files", own=own)
 

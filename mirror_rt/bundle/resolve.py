@@ -46,7 +46,7 @@ def resolve_bundle(
         refuse_revision(Path(name), revision)
         raise BundleError(
             f"{name}: no such folder, and no ready model of that name: there are "
-            f"{ready_names()}. mirror-rt models lists what loads by its name, "
+            f"{ready_names()}. mirror-rt models lists the names that load, "
             "OWNER/NAME is one on a hub, and mirror-rt export MODEL --out BUNDLE makes a bundle"
         )
     top = repository.download([Layout.manifest])

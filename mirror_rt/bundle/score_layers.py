@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from mirror_rt.bundle.model_kinds import PAIRS, Head
 from mirror_rt.schema import at_most, between
@@ -47,19 +47,14 @@ class ScoreLayers(Head):
     """
 
     kind = PAIRS
-    file: ClassVar[str] = "heads/scores.npy"
+    file = "heads/scores.npy"
 
     layers: Annotated[list[ScoreLayer], at_most(8, "layers")]
     labels: Annotated[list[Annotated[str, at_most(1000, "characters")]], at_most(65_536, "labels")]
     activation: ScoreActivation = "identity"
 
-    @property
-    def files(self) -> list[str]:
-        """The paths of its weights inside a bundle."""
-        return [self.file]
-
     def problem(self, dimension: int, max_length: int = 0) -> str | None:
-        """Return what does not go together, with vectors of `dimension` numbers, or None."""
+        """Return a contradiction, in itself or with vectors of `dimension` numbers, or None."""
         sizes = [(layer.inputs, layer.outputs) for layer in self.layers]
         expected = [dimension, *(outputs for _, outputs in sizes)]
         for number, ((inputs, _), size) in enumerate(zip(sizes, expected, strict=False)):

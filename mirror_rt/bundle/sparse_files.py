@@ -30,7 +30,7 @@ from mirror_rt.bundle.declarations import (
 )
 from mirror_rt.bundle.description import ModelDescription, describe_folder
 from mirror_rt.bundle.json_document import naming
-from mirror_rt.bundle.manifest import MOST_TOKENS, Layout, Manifest
+from mirror_rt.bundle.manifest import MOST_TOKENS, Manifest
 from mirror_rt.bundle.model_kinds import WORDS
 from mirror_rt.bundle.plain_manifest import derived_manifest, width
 from mirror_rt.bundle.word_layers import WordActivation, WordLayers
@@ -54,10 +54,7 @@ def describe_sparse(folder: Path) -> ModelDescription:
     if described.weights is None:
         refuse_pickled(described)
         Manifest.read(folder, WORDS.format)  # its error names the missing files
-    path = described.transformer / Layout.tokenizer
-    content = path.read_bytes() if path.is_file() else None
-    settings = dataclasses.replace(described.tokenizer, content=content)
-    described = dataclasses.replace(described, tokenizer=settings)
+    described = described.with_tokenizer(described.transformer)
     words, variants = describe_words(described, open_weights(described)), native_variants(described)
     manifest = derived_manifest(
         described,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from mirror_rt.bundle.model_kinds import LATE, Head
 from mirror_rt.bundle.score_layers import ScoreLayer
@@ -22,7 +22,7 @@ class TokenVectors(Head):
     """
 
     kind = LATE
-    file: ClassVar[str] = "heads/projection.npy"
+    file = "heads/projection.npy"
 
     layers: Annotated[list[ScoreLayer], at_most(8, "layers")]
     query: TextSide
@@ -33,13 +33,8 @@ class TokenVectors(Head):
         """Return the length of a vector, of those of the encoder."""
         return self.layers[-1].outputs if self.layers else hidden
 
-    @property
-    def files(self) -> list[str]:
-        """The paths of its weights inside a bundle."""
-        return [self.file]
-
     def problem(self, dimension: int, max_length: int) -> str | None:
-        """Return what does not go together, with an encoder's vectors and limit, or None."""
+        """Return a contradiction, in itself or with an encoder's vectors and limit, or None."""
         for number, layer in enumerate(self.layers):
             if layer.inputs != dimension:
                 return f"tokens.layers[{number}].inputs is {layer.inputs}, expected {dimension}"

@@ -34,7 +34,7 @@ class WordLayers(Head):
     """
 
     kind = WORDS
-    file: ClassVar[str] = "heads/words.safetensors"
+    file = "heads/words.safetensors"
     table: ClassVar[str] = "heads/queries.safetensors"  # of words of queries, if they have one
 
     size: _Count
@@ -48,12 +48,8 @@ class WordLayers(Head):
 
     @property
     def files(self) -> list[str]:
-        """The paths of its weights inside a bundle."""
+        """The paths of all its weights inside a bundle; their sizes are checked by their reader."""
         return [self.file, *([] if self.query_length is None else [self.table])]
-
-    def problem(self, dimension: int, max_length: int) -> str | None:
-        """Return None: the sizes of its weights are checked where they are read."""
-        return None
 
     def row(self, dimension: int) -> tuple[str, str]:
         """Return a name and a line for the output of the model."""

@@ -79,7 +79,7 @@ _ROWS: tuple[tuple[str, str, str, tuple[tuple[str, str], ...]], ...] = (
     ("evaluate similarity", _MEASURE, "compare cosines with human scores of one file", ()),
     ("evaluate geometry", _MEASURE, "measure isotropy, alignment and uniformity", ()),
     ("benchmark", _MEASURE, "measure how quickly a bundle encodes on this machine", ()),
-    ("doctor", _OPERATE, "examine what is installed, and say how to mend what does not fit", ()),
+    ("doctor", _OPERATE, "examine the installation, and say how to mend it", ()),
     ("triton", _OPERATE, "write a model repository for NVIDIA Triton", ()),
     ("push", _OPERATE, "send a bundle to a model hub", _HUB),
     ("completion", _OPERATE, "let the TAB key complete a line", (("argcomplete", "completion"),)),

@@ -16,7 +16,7 @@ from mirror_rt.errors import require
 
 @dataclass(frozen=True)
 class Completion(Invocation):
-    """Print what a shell needs to complete commands, options and files at TAB.
+    """Print the code by which a shell completes commands, options and files at TAB.
 
     Examples:
         source <(mirror-rt completion bash)

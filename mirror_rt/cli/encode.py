@@ -36,8 +36,8 @@ _OF_FILES, _OF_DATASETS = (
 class Encode(Invocation):
     r"""Encode the texts of a file (lines, JSON lines, CSV, Parquet) with a bundle.
 
-    Streams: memory does not grow with the file. The output appears when it is whole; what is
-    finished before waits in OUTPUT.partial, from which --resume goes on after a kill.
+    Streams: memory does not grow with the file. The output appears when it is whole;
+    finished parts wait in OUTPUT.partial, from which --resume goes on after a kill.
 
     A sparse encoder gives the words of each text with their weights, and a late-interaction model
     the vectors of its tokens: to JSON lines, in one process, without --resume.

@@ -49,7 +49,7 @@ class Evaluate(Invocation):
              word=True),
     ]  # fmt: skip
     suite: Annotated[
-        tuple[str, ...], Help(f"what to evaluate: {', '.join(SUITES)}, or all", many=True)
+        tuple[str, ...], Help(f"suites to evaluate: {', '.join(SUITES)}, or all", many=True)
     ]
     data: Annotated[Path, Help("folder of evaluation sets", "DIR")]
     out: Annotated[Path, Help("folder for the report", "REPORT")]

@@ -60,9 +60,9 @@ class Pull(Invocation):
 class Push(Invocation):
     """Send a bundle, or a language pack, to a model hub.
 
-    Every file is compared with its hash first, and all go in one commit, which also removes what
-    the former version had. The repository and the branch are made where there are none; a bundle
-    without README.md gets its model card.
+    Every file is compared with its hash first, and all go in one commit, which also removes the
+    files of the former version. The repository and the branch are made where there are none; a
+    bundle without README.md gets its model card.
 
     The token, one that may write, is the one in HF_TOKEN or that of 'hf auth login'; HF_ENDPOINT
     names a hub of your own.

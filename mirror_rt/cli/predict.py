@@ -30,7 +30,7 @@ class Predict(OverRows):
     r"""Apply a task head of a bundle to texts or pairs of texts.
 
     See 'mirror-rt train finetune' for heads. Writes a JSON line a row: its label and
-    what it comes from; with --label-field also how many are right, beside always saying the most
+    the outputs behind it; with --label-field also how many are right, beside always saying the most
     frequent label.
 
     Examples:

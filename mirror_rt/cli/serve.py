@@ -59,8 +59,8 @@ class Serve(Invocation):
     ] = None
     check: Annotated[
         bool,
-        Help("do all of the start but listen, run each model once, and end: with 0, or with what "
-             "is wrong"),
+        Help("do all of the start but listen, run each model once, and end: with 0, or with an "
+             "error"),
     ] = False  # fmt: skip
     listen: Annotated[ListenConfig, Group("listening")]
     server: Annotated[ServerConfig, Group("serving", leave_out=("api_keys",))]

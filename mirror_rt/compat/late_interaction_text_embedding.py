@@ -23,9 +23,6 @@ class _LazyLate(LazyModel[MultiVectorEncoder]):
     """A late-interaction model that is loaded on first use."""
 
     _kind = MultiVectorEncoder
-    _method = "encode_query"
-    _calls = "encode_kwargs"
-    _keywords = EncodeKeywords
 
 
 class LateInteractionTextEmbedding(FastembedModel):

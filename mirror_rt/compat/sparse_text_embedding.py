@@ -49,9 +49,6 @@ class _LazySparse(LazyModel[SparseEncoder]):
     """A sparse encoder that is loaded on first use."""
 
     _kind = SparseEncoder
-    _method = "encode_query"
-    _calls = "encode_kwargs"
-    _keywords = SparseKeywords
 
 
 class SparseTextEmbedding(FastembedModel):

@@ -1,4 +1,4 @@
-"""Check whether what is installed here fits together, and find commands that repair it."""
+"""Check whether the installed packages fit together, and find commands that repair them."""
 
 from __future__ import annotations
 
@@ -179,11 +179,11 @@ def _extension() -> Iterator[Finding]:
 
 
 def _engine() -> Iterator[Finding]:
-    """Tell the instruction set of the engine, and what each precision takes with it."""
+    """Tell the instruction set of the engine, and the time of each precision with it."""
     best = _core.engine_instruction_sets()[-1]
     taken = "for bundles that it can run where CUDA runs none"
     if best == "portable":
-        taken = "where onnxruntime is not installed, as this processor lacks what its kernels need"
+        taken = "where onnxruntime is not installed, as this processor has no set of its kernels"
     yield Finding("engine", "ok", f"instruction set {best}; auto takes it {taken}")
     seconds = {name: seconds_here(name, keep=False) for name in _COSINES}
     times = {name: min(of.values()) / min(seconds["fp32"].values()) for name, of in seconds.items()}

@@ -62,8 +62,8 @@ class Encoder(LoadedBundle, BatchEncoder):
         """Load a bundle from a folder or by its name: a ready model, or `owner/name` on a hub.
 
         A folder or repository of plain ONNX files with a tokenizer.json, as sentence-transformers,
-        fastembed and transformers.js publish them, is loaded too: what a bundle's manifest says is
-        read from the JSON files beside the graph.
+        fastembed and transformers.js publish them, is loaded too: in place of a bundle's manifest,
+        the JSON files beside the graph are read.
 
         Args:
             path_or_name: a folder written by `mirror-rt export`, the name of one on a hub, or the
@@ -72,8 +72,8 @@ class Encoder(LoadedBundle, BatchEncoder):
 
         Raises:
             BundleError: the folder is not a bundle (but a pack of several, for example), or the
-                bundle is from a newer version, incomplete or changed; or plain ONNX files do not
-                say what must be known.
+                bundle is from a newer version, incomplete or changed; or plain ONNX files lack a
+                declaration that is needed.
             ConfigError: a revision was given with a folder, or an option has an unusable value.
             ProviderError: the requested providers are not available, or there is an NVIDIA card
                 and CUDA does not start.

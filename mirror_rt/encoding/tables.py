@@ -1,4 +1,4 @@
-"""Add the vectors of a column of texts to Arrow tables: what engines of tables work with."""
+"""Add the vectors of a column of texts to Arrow tables, with which engines of tables work."""
 
 from __future__ import annotations
 

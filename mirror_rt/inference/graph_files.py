@@ -53,7 +53,7 @@ def outputs_of(manifest: Manifest) -> tuple[str, ...]:
 
 
 def check_graph(graph: GraphPorts, manifest: Manifest) -> None:
-    """Raise BundleError if a graph does not take and give what its manifest's format promises."""
+    """Raise BundleError if a graph lacks an input or output that its manifest's format promises."""
     plain = manifest.format not in BUNDLES
     takes = PaddedBatch._fields + ((POSITIONS,) if plain else JoinedTokens._fields)
     unusable = {*graph.inputs} - {*takes} or {*graph.inputs.values()} - _INTEGERS

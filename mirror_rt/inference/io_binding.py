@@ -23,7 +23,7 @@ from mirror_rt.inference.devices import RUNS_IN_FLIGHT
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-# So many bytes of buffers are kept for the next runs: a batch of 131,072 tokens takes 3 or 6 MB.
+# Most bytes of buffers that are kept for the next runs: a batch of 131,072 tokens takes 3 or 6 MB.
 _KEEP_BYTES = 1 << 25
 _SMALLEST = 1 << 14
 # Inputs begin at addresses that memory of their own would have.
@@ -107,7 +107,7 @@ class _Buffers:
     """The memory of one run at a time, on host and device: `capacity` bytes of each in all.
 
     Onnxruntime can only copy a value as a whole, so there is one for about each size, and an eighth
-    of what is copied at most is not used.
+    of a copy at most is not used.
     """
 
     def __init__(self, session: ort.InferenceSession, memory: tuple[str, int]) -> None:

@@ -119,7 +119,7 @@ class LoadOptions:
         return cast(LoadKeywords, pairs)
 
     def find(self, path_or_name: str | Path, cache: Path | None = None) -> Path:
-        """Return the folder of a bundle or a pack; what is not here is downloaded into a cache.
+        """Return the folder of a bundle or a pack; one on a hub is downloaded into a cache.
 
         Raises:
             BundleError, ConfigError: as `resolve_bundle`.

@@ -106,7 +106,7 @@ class GraphSession(LoadedGraph):
             in_flight.pop()
 
     def failure(self, error: Exception, batch: PaddedBatch) -> BundleError:
-        """Return an error that says which graph failed, on which device and on what batch."""
+        """Return an error that says which graph failed, on which device and on which batch."""
         rows, length = batch.input_ids.shape
         where = "" if self._device is None else f" on {device_name(self._device)}"
         return BundleError(

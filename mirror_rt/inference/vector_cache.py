@@ -48,12 +48,12 @@ logger = logging.getLogger("mirror_rt")
 class VectorCache:
     """Vectors of token rows, by the SHA-256 of the model's identity and of the row.
 
-    Each has a checksum, and SQLite's write-ahead log keeps transactions whole, so what is found is
-    bit for bit what was stored, whenever a process was killed. No fault of the file fails a call:
-    where it cannot be used (it is locked, or the disk is full), vectors are computed without it; a
-    damaged vector is deleted, and a damaged file made anew. A warning says each once, with the
-    path. A forked process goes without the cache of its parent, since SQLite's locks do not survive
-    a fork.
+    Each has a checksum, and SQLite's write-ahead log keeps transactions whole, so each vector is
+    found bit for bit as it was stored, whenever a process was killed. No fault of the file fails a
+    call: where it cannot be used (it is locked, or the disk is full), vectors are computed without
+    it; a damaged vector is deleted, and a damaged file made anew. A warning says each once, with
+    the path. A forked process goes without the cache of its parent, since SQLite's locks do not
+    survive a fork.
 
     Args:
         path: the file, which is made if it is not there.

@@ -36,8 +36,8 @@ _RESERVE = 1 << 22
 def iter_lines(path: Source) -> Iterator[str]:
     r"""Yield the lines of a UTF-8 file, plain or `.gz`, without line ends; "-" is standard input.
 
-    A byte order mark is dropped. Lines end in `\n` or `\r\n`; the last one needs no line end. What
-    is not UTF-8 text, or has a line of more than 64 MiB, is a DataError that names the line.
+    A byte order mark is dropped. Lines end in `\n` or `\r\n`; the last one needs no line end. A
+    file that is not UTF-8, or has a line of more than 64 MiB, is a DataError that names the line.
     """
     with _open(path) as file:
         reserve = [bytes(_RESERVE)]
@@ -88,7 +88,7 @@ def _not_utf8(path: Source, where: str, error: UnicodeDecodeError) -> DataError:
     return DataError(
         f"{path}{where}: not UTF-8 (byte 0x{error.object[error.start]:02x} at position "
         f"{error.start}); convert it first: iconv -f ENCODING -t UTF-8 FILE > NEW, where ENCODING "
-        "is what wrote it, such as WINDOWS-1252, ISO-8859-2 or UTF-16"
+        "is that of FILE, such as WINDOWS-1252, ISO-8859-2 or UTF-16"
     )
 
 
@@ -151,7 +151,7 @@ def numbered_csv(path: Source, delimiter: str | None = None) -> Iterator[tuple[i
     Without a delimiter it is a tab where the first line has one, and else a comma (RFC 4180).
     """
     # The csv module has one limit on the size of a cell for the whole process. It is only ever
-    # raised, never lowered, so that what can be read does not depend on what was read before.
+    # raised, never lowered, so that no file becomes unreadable because another was read before.
     csv.field_size_limit(max(csv.field_size_limit(), LINE))
     with _open(path) as file:
         reserve = [bytes(_RESERVE)]

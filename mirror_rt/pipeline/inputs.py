@@ -38,7 +38,7 @@ def why_no_texts(inputs: Any) -> str | None:
     """Say why `inputs` is no iterable of texts, by its type; None if it can be one.
 
     Iterating a table gives the names of its columns, or rows, which are no texts. Tables are known
-    by what they have, since the libraries that make them are not imported: pandas and polars
+    by their attributes, since the libraries that make them are not imported: pandas and polars
     (`columns`), pyarrow and Hugging Face datasets (`column_names`), numpy (`dtype.names`).
     """
     if type(inputs) is list:

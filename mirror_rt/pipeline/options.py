@@ -56,7 +56,7 @@ class EncodeOptions:
         batch_size: work of one run of the model, counted in texts of 64 tokens: the token budget
             is `64 * batch_size`. Short texts run more at a time, long ones fewer.
         normalize_embeddings: whether vectors get unit length (a cosine is then a dot product), or
-            stay as pooled; by default what the model declares: unit length, mostly.
+            stay as pooled; by default as the model declares: unit length, mostly.
         truncate_dim: number of first dimensions to keep (then normalise, if asked to).
         precision: type of the numbers of the result, made as by `quantize_embeddings`.
         ranges: NumPy's array [2, D] of the ranges of `int8` and `uint8`, of `calibration_ranges`;

@@ -297,7 +297,7 @@ class Pipeline:
         return plan.quantizer(vectors)
 
     def _report(self, rows: TokenRows, plan: EncodePlan) -> None:
-        """Raise an error for texts that cannot be encoded, and log what happened to long ones."""
+        """Raise an error for texts that cannot be encoded, and log how long ones were treated."""
         if rows.invalid and plan.errors == "raise":
             raise InvalidTextError(list(rows.invalid))
         n, limit = len(rows.truncated), self.tokenizer.max_length
@@ -315,7 +315,7 @@ class Pipeline:
             self._say_once(logging.INFO, message, len(split), n, limit, int(split.sum()))
 
     def _report_unknown(self, tokens: RaggedTokens) -> None:
-        """Log that a model hardly knows what it is given, if that is enough to tell."""
+        """Log that a model hardly knows the tokens of texts, if those are enough to tell."""
         own = len(tokens.ids) - self.tokenizer.special_tokens * len(tokens)
         if own < _MANY_TOKENS:
             return

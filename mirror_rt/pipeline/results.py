@@ -100,7 +100,7 @@ class RowCounts:
         return asdict(self)
 
     def __str__(self) -> str:
-        """Say what is not as it should be; "" where nothing is."""
+        """Name the rows that were not encoded, or not whole; "" where there are none."""
         words = {"invalid": "could not be encoded", "empty": "are empty", "cut": "were cut to fit"}
         return "; ".join(
             f"{getattr(self, kind)} {said} (rows {', '.join(map(str, self.first.get(kind, ())))}"

@@ -187,7 +187,7 @@ class Reranker(LoadedBundle):
         return self.scores(found, options.activation)
 
     def items(self, pairs: Iterable[Any], truncation: Truncation = "longest_first") -> list[Any]:
-        """Return pairs as the pipeline and a `Scheduler` take them; what is no pair stays as it is.
+        """Return pairs as the pipeline and a `Scheduler` take them; other items stay as they are.
 
         Raises:
             ConfigError: `pairs` is a single string.

@@ -197,7 +197,7 @@ class Admission:
             if request.large:  # the others end at their deadlines, if not before
                 wait = min(wait, max(1.0, _latest(self.open) - time.monotonic()))
             wait = max(wait, tokenizer)
-            raise OverloadedError(f"what waits takes {wait:.2g} s", retry_after=wait)
+            raise OverloadedError(f"the waiting work takes {wait:.2g} s", retry_after=wait)
 
 
 class TokenizerLoad:

@@ -237,7 +237,7 @@ class QuestionTokenizer(PairTokenizer):
 
     def __call__(self, texts: Sequence[Any], *, prompt: str = "") -> TokenizedTexts:
         """Tokenise valid pairs; `prompt` is the instruction."""
-        # A blank belongs to the word behind it, and an end of line may to what is before it.
+        # A blank belongs to the word behind it, and an end of line may to the word before it.
         before = f"<Instruct>: {prompt or _INSTRUCTION}\n<Query>: "
         return super().__call__([
             Pair(f"{before}{pair.query}\n", f" {pair.document}", "only_second", pair.left)

@@ -130,7 +130,7 @@ class TokenizerSettings:
             found = [flag for known, flag in said if known == name] or [False]
             if value is not None and any(flag is not value for flag in found):
                 raise BundleError(
-                    f"{place} declares {key} {value!r}, and what it means to a "
+                    f"{place} declares {key} {value!r}, and its meaning for a "
                     f"{self.name or 'tokenizer of this family'} is not known here"
                 )
 

@@ -174,8 +174,8 @@ class TextTokenizer:
 
         Only the first 64 characters per token of the limit are tokenised, so that a text of 10 MB
         costs no more than one that just reaches the limit. If they give too few tokens (because of
-        runs of white space), the first 1,024 characters per token are. A text that is longer than
-        what was tokenised counts as truncated.
+        runs of white space), the first 1,024 characters per token are. A text of which
+        not all was tokenised counts as truncated.
         """
         if self._by_words is None or max(map(len, texts), default=0) > self.clip_characters:
             encodings, truncated = self._clipped(texts, prompt, left=self._cuts_left)

@@ -42,7 +42,7 @@ FEW, POSITIONS = range(3), 128  # of every tiny model
 ENDLESS = ("deberta-v2", "modernbert")
 PARITY = ["a river", "the old town by the long river", "word " * 40]
 DECLARED = ("*.json", "*/config.json", "*_Dense/model.safetensors")
-WHOLE = 50  # of so many drawn folders, one is traced as an export does it, and not with others
+WHOLE = 50  # one of this many drawn folders is traced as an export does it, and not with others
 
 
 class Outcome(NamedTuple):

@@ -67,7 +67,7 @@ def test_all_that_is_admitted_counts(encoder, scheduler, busy):
     """What is with the tokenizer, what waits for its turn, what is queued and what runs."""
     assert plain(scheduler, distinct()) is not None  # ten seconds
     assert plain(scheduler, distinct(200)) is not None  # fifty more: what is before it takes ten
-    with pytest.raises(OverloadedError, match="what waits takes") as caught:
+    with pytest.raises(OverloadedError, match="the waiting work takes") as caught:
         plain(scheduler, distinct())
     assert 55 < caught.value.retry_after < 65
     # A small one overtakes what waits for its turn.

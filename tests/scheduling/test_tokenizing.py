@@ -69,7 +69,7 @@ def test_what_waits_for_the_tokenizer_is_foretold(work, scheduler):
     queue, texts = scheduler.intake.queue, ["a" * 1000] * 1000
     queue.admission.tokenizing.learn(work, 100_000, 1.0)
     first = admitted(scheduler, texts, work)
-    with pytest.raises(OverloadedError, match="what waits takes 10 s") as caught:
+    with pytest.raises(OverloadedError, match="the waiting work takes 10 s") as caught:
         admitted(scheduler, texts, work)
     assert caught.value.retry_after == pytest.approx(10)
     short = Tokenizing(work, 1, long=False)  # which another thread tokenises

@@ -44,7 +44,7 @@ class PackOptions:
     fallback: Annotated[
         str | None,
         Help("bundle for languages that the pack lacks (default: such a language is refused; with "
-             "--resume, what the pack declares)", "NAME"),
+             "--resume, that of the pack)", "NAME"),
     ] = None  # fmt: skip
 
 

@@ -96,8 +96,8 @@ def export_graph(
 
     `scores` are the layers that make logits of the head's vectors; None of an encoder of texts.
     The encoder is of transformers, in evaluation mode on the CPU. The inputs are input_ids,
-    attention_mask and, if the model has types, token_type_ids. Return what the graph consists of,
-    see `describe_graph`, and where its weights are.
+    attention_mask and, if the model has types, token_type_ids. Return the parts of the graph,
+    see `describe_graph`, and the places of its weights.
     """
     try:
         with _quiet(), torch.no_grad(), fused_attention(encoder):

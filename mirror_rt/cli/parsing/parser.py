@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # argparse declares overloads
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Parse the words; refuse those that mean nothing, and ask for what is missing."""
+        """Parse the words; refuse those that mean nothing, and ask for missing ones."""
         words = list(sys.argv[1:] if args is None else args)
         if self._subparsers is None:
             self._refuse_unknown_options(words)

@@ -1,4 +1,4 @@
-"""Define what suites are made of: sets, their outcomes under a model, and how they are found."""
+"""Define the parts of suites: sets, their outcomes under a model, and how they are found."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Outcome:
     # [n], group of each item, within which items are resampled; None for one group.
     groups: Groups | None = None
     ranked: bool = True  # whether models are ranked by the value; if so, higher is better
-    note: str = ""  # what a reader must know about the figure
+    note: str = ""  # a remark on the figure for its readers
     # The direction of better values: "higher", "lower", or such as "nearer to 0".
     better: str = "higher"
 

@@ -54,7 +54,7 @@ class LingeringTransport:
         return self.lingers or self._transport.is_closing()
 
     def hold(self) -> None:
-        """Hold what is written next until more is, or the event loop turns to something else.
+        """Hold the next bytes until more are written, or the event loop turns to something else.
 
         A head and its body then go in one packet, which wakes the client once.
         """

@@ -90,12 +90,12 @@ async def index(call: Call) -> Answer:
 
 
 @operation(
-    OIP, "/v2/models/{name}/stats", "What ran of a model", "As Triton's clients read it.", Values,
+    OIP, "/v2/models/{name}/stats", "The runs of a model", "As Triton's clients read it.", Values,
     about="Texts, runs and their times.", parameters=(NAMED,), also=(f"{_VERSION}/stats",),
     example={"model_stats": [_COUNTED]}, statuses=(401, 404, 422),
 )  # fmt: skip
 @operation(
-    OIP, "/v2/models/stats", "What ran of all models", "As Triton's clients read it.", Values,
+    OIP, "/v2/models/stats", "The runs of all models", "As Triton's clients read it.", Values,
     about="Texts, runs and their times.", example={"model_stats": [_COUNTED]},
 )  # fmt: skip
 async def statistics(call: Call) -> Answer:

@@ -62,7 +62,7 @@ InputType = Annotated[
 ]  # fmt: skip
 TooLong = Annotated[
     OnTooLong | None,
-    Meta(description="What becomes of a text that is longer than the model takes: its end "
+    Meta(description="The treatment of a text that is longer than the model takes: its end "
          "is cut off, or its beginning (truncate-left), it is refused with 413, or encoded in "
          "chunks whose vectors are averaged; as the server was started if null."),
 ]  # fmt: skip

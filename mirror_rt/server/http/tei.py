@@ -45,7 +45,6 @@ from mirror_rt.version import __version__
 
 _embed = BodyDecoder(schemas.EmbedRequest, "inputs", schemas.InputList)
 _embed_all = BodyDecoder(schemas.EmbedAllRequest, "inputs", schemas.InputList)
-_embed_sparse = BodyDecoder(schemas.EmbedAllRequest, "inputs", schemas.InputList)
 _similarity = BodyDecoder(schemas.SimilarityRequest, "inputs.sentences", list[str])
 _tokenize = BodyDecoder(schemas.TokenizeRequest, "inputs", list[str])
 _decode = BodyDecoder(schemas.DecodeRequest, "ids", schemas.IdLists, [0] * 1000)
@@ -118,7 +117,7 @@ async def embed_all(call: Call) -> Answer:
     example=[[{"index": 4937, "value": 2.1367}, {"index": 25126, "value": 1.8042}]],
 )  # fmt: skip
 async def embed_sparse(call: Call) -> Answer:
-    request = await call.read(_embed_sparse, gives="words")
+    request = await call.read(_embed_all, gives="words")
     items = call.items(request.inputs, "inputs")
     check_number(items, "inputs", min(call.config.max_items, call.service.most_texts))
     encoded = await call.encode(items, **_options(call, request))
@@ -198,7 +197,7 @@ async def decode(call: Call) -> Answer:
 
 
 @operation(
-    TEI, "/info", "A model and its limits", "Says what is served, and what is accepted.",
+    TEI, "/info", "A model and its limits", "Describes a served model, and what it accepts.",
     answers.Values, about="A model and its limits, in the names of text-embeddings-inference.",
     example={
         "model_id": MODEL_NAME, "served_model_name": MODEL_NAME, "model_dtype": "fp32",

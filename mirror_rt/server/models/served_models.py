@@ -70,7 +70,7 @@ class NamedEncoder:
         created: when it was first there, in seconds since the epoch.
         load: loads the encoder.
         bytes: about how much memory it takes then.
-        gives: what it gives of texts.
+        gives: its answers to texts.
     """
 
     name: str

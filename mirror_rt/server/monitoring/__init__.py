@@ -1,1 +1,1 @@
-"""Show what the server does: logs, metrics, traces and the status page."""
+"""Show the work of the server: logs, metrics, traces and the status page."""

@@ -56,7 +56,7 @@ def bind(listen: ListenConfig) -> socket.socket:
         listener.close()
         reason = error.strerror
         if error.errno == errno.EADDRINUSE:
-            reason = "it is taken: stop what listens there or choose another --port"
+            reason = "it is taken: stop the program that listens there or choose another --port"
         raise ConfigError(f"cannot listen at {listen.host} port {listen.port}: {reason}") from error
     listener.set_inheritable(True)
     return listener

@@ -31,7 +31,7 @@ class Sample(Invocation):
 
     form: Annotated[
         Literal[tuple(FORMS)],  # type: ignore[valid-type]
-        Help("what the files are", "FORM", word=True, flag=None),
+        Help("the form of the files", "FORM", word=True, flag=None),
     ]
     data: Annotated[tuple[Path, ...], Help("the files; .gz is unpacked", "FILE", many=True)]
     out: Annotated[Path, Help("file to write", "FILE.txt")]

@@ -88,7 +88,7 @@ class _Setups:
 
     recipe: Annotated[
         str | None,
-        Help("what the study changes (default: that of the paper's table, word or sentence)",
+        Help("the recipe that is changed (default: that of the paper's table, word or sentence)",
              "NAME|FILE.toml"),
     ] = None  # fmt: skip
     small: Annotated[
@@ -236,7 +236,7 @@ class Study(Invocation):
         if self.data.data is None:
             raise ConfigError(
                 "study systems needs --data DIR: the page 'Other systems' of the documentation "
-                "says what is in it"
+                "describes its files"
             )
         own = self.systems
         config = own.config.make(

@@ -43,7 +43,7 @@ def run_and_report(name: str, out: Path, plan: Callable[[], Plan]) -> int:
             runs = run_study(planned, config, open_model=open_model, on_run=show)
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(
-                f"interrupted; the same command goes on with what {out} holds"
+                f"interrupted; the same command goes on with the runs in {out}"
             ) from error
     report = Report(planned, config, runs)
     files = report.write()

@@ -92,8 +92,8 @@ class Tune(TuneOptions):
         self._check_no_engine()
         if self.synonyms.thesaurus:
             raise ConfigError(
-                "--joint takes what is installed for its languages: pass --thesaurus without a "
-                "value"
+                "--joint takes the thesauri that are installed for its languages: pass --thesaurus "
+                "without a value"
             )
         taught = self._follows()
         name, reason = "joint", "for one encoder of many languages"
@@ -176,7 +176,7 @@ class Tune(TuneOptions):
         if lang is not None and "," in lang:
             raise ConfigError(
                 f"--lang {lang}: the file {self.strings.data or thesaurus} has one language "
-                "(--thesaurus without a value takes what is installed for each)"
+                "(--thesaurus without a value takes the one that is installed for each)"
             )
         if self.languages.json or self.languages.recipes is not None:
             raise ConfigError("--json and --recipes go with --lang alone")

@@ -24,9 +24,9 @@ class SynonymOptions:
     thesaurus: Annotated[
         str | None,
         Help("the thesaurus that is installed for a language, or a MyThes file (.dat), the folder "
-             "of WordNet's files, a TSV of synonyms; without a value, what is installed for each "
-             f"language of --lang; --top frequent words (default {FREQUENT}, the most "
-             "frequent ones first)", "LANG|FILE",
+             "of WordNet's files, a TSV of synonyms; without a value, the one "
+             f"installed for each language of --lang; --top frequent words (default {FREQUENT}, "
+             "the most frequent ones first)", "LANG|FILE",
              empty=INSTALLED),
     ] = None  # fmt: skip
 
@@ -90,8 +90,8 @@ class TuneOptions(Training):
             "many languages",
             "With --lang alone, each language is tuned on its most frequent words, or on TAG.txt "
             "in\nthe folder --words. A folder as --data has multisimlex/TAG.tsv, "
-            "sts/stsb-TAG-test.tsv or\nTAG.tsv to score before and after. --resume keeps what is "
-            "finished.",
+            "sts/stsb-TAG-test.tsv or\nTAG.tsv to score before and after. --resume keeps finished "
+            "languages.",
         ),
     ]
     config: Annotated[

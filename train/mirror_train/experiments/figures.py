@@ -1,4 +1,4 @@
-"""Summarise the runs of a row over their seeds, and judge what a paper claims of it."""
+"""Summarise the runs of a row over their seeds, and judge the claims of its paper."""
 
 from __future__ import annotations
 

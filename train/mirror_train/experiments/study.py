@@ -35,7 +35,7 @@ class StudyConfig(RunConfig):
         samples: the number of samples of the bootstrap.
         pooling: the pooling of rows that do not set one; `auto` takes the one that the base model
             declares, else that of `TrainConfig.pooling` for tuned rows, and the mean for the base
-            model. `paper` passes over what the base model declares.
+            model. `paper` passes over the declaration of the base model.
         precision: auto, fp32, bf16 or fp16.
     """
 

@@ -157,7 +157,7 @@ def supervised_set(
 
     `metrics` names one for each task, on its test rows where it has any, else on those held out;
     `files` hold all rows. The settings of the training are those of `config`, and the pooling is
-    the model's. What has vectors but no model, such as word vectors, is measured by `frozen`.
+    the model's. A row with vectors but no model, as of word vectors, is measured by `frozen`.
     """
 
     def measure(model: EvaluatedModel) -> Measured:

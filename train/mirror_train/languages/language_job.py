@@ -50,9 +50,9 @@ class LanguageJob:
         config: settings of its tuning.
         strings: file to tune on; None for the words of `wordfreq`.
         top: number of words to take from `wordfreq` (None for 10,000); of a thesaurus, those that
-            pairs are made of (None for what `load_thesaurus` chooses).
+            pairs are made of (None for the number of `load_thesaurus`).
         pairs: scored pairs to evaluate on before and after tuning; None for none.
-        table: says what the strings and the base model should be; None for the shipped one.
+        table: has the scripts and base models of languages; None for the shipped one.
         synonyms: `strings` is a thesaurus (see `load_thesaurus`).
     """
 
@@ -113,7 +113,7 @@ class LanguageResult:
         after: measurements of the tuned model.
         pairs: name of the set of scored pairs.
         pairs_sha256: hash of that set.
-        warning: what looks wrong about the strings, or about the base model for them.
+        warning: a doubt about the strings, or about the base model for them.
         error: why tuning failed.
         manifest_sha256: hash of the tuned folder's mirror.json.
         steps: number of optimiser steps.

@@ -17,7 +17,7 @@ _IMPLS = get_args(Impl)
 _log = logging.getLogger("mirror_train")
 
 
-# A compiler calls it, and takes what it returns: it looks into the machine, which cannot be traced.
+# A compiler calls it and takes the result: it looks into the machine, which cannot be traced.
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def choose_kernel(impl: str, device: torch.device, dtype: torch.dtype) -> str:
     """Return the name of the kernel for embeddings of this kind.

@@ -141,8 +141,8 @@ def guided(
     anchors are the rows of view 1; here they are those of both views, as in NT-Xent.
 
     `guide1` and `guide2`, [N, E], are the guide's vectors of the strings of both views, and the
-    others are the arguments of `infonce`. The margin, at least 0, alone says what is left out where
-    strings are their own positives, whose cosine is 1.
+    others are the arguments of `infonce`. The margin, at least 0, alone decides which rows are left
+    out where strings are their own positives, whose cosine is 1.
 
     Returns:
         A scalar in float32 (float64 for float64 input); an anchor without negatives counts as 0.

@@ -50,8 +50,8 @@ def check_flow_size(size: int, levels: int = 1) -> None:
 class Flow(nn.Module):
     """A flow from text vectors to a standard Gaussian, made of blocks.
 
-    When evaluation mode is entered, each block is folded into four linear layers, which is also
-    what an ONNX graph gets; call `eval()` again after the weights change. The inverse of this
+    When evaluation mode is entered, each block is folded into four linear layers, which also go
+    into an ONNX graph; call `eval()` again after the weights change. The inverse of this
     mode's output is exact to 1e-5 for vectors of text encoders; in training mode the rounding of
     L and U adds to the error.
     """

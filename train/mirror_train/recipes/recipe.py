@@ -58,7 +58,7 @@ class Hyperparameters:
         decay: whether it falls to 0 over the others, or stays.
         dropout: rate of every dropout of the encoder.
         max_length: the most tokens of a text in training.
-        pooling: `auto` takes what the base model declares, else the mean.
+        pooling: `auto` takes that of the base model, else the mean.
     """
 
     default_seed = 42  # no field: the default of `TrainConfig.seed`
@@ -253,7 +253,7 @@ def _from_table(table: dict[str, Any]) -> Recipe:
             raise ConfigError(f"unknown field {key!r}{suggest(key, fields)}")
     required = [name for name, default in fields.items() if default is dataclasses.MISSING]
     if missing := [name for name in required if name not in table]:
-        others = 'extends = "word" takes what is missing from the recipe word'
+        others = 'extends = "word" takes missing fields from the recipe word'
         raise ConfigError(f"missing {', '.join(missing)}; {others}")
     return Recipe(**table)
 

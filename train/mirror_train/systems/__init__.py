@@ -60,15 +60,15 @@ def train(system: str, data: Any, config: TrainConfig) -> TuneReport:
 
     Each system of `SYSTEMS` has data of its own: Mirror-BERT, BERT-flow and BERT-CF `TrainingData`,
     SPLADE and ColBERT that of pairs, BURT `BurtTasks`, fine-tuning `TaskData`, several tasks
-    `MultitaskData`, cross-encoders what `read_labelled_pairs` and Trans-Encoder what
-    `read_unlabelled_pairs` returns.
+    `MultitaskData`, cross-encoders the result of `read_labelled_pairs`, and Trans-Encoder that
+    of `read_unlabelled_pairs`.
 
     Raises:
-        ConfigError: there is no such system, an option cannot be used, or what is to be resumed is
+        ConfigError: there is no such system, an option cannot be used, or the files to resume are
             of another run.
         DataError: the data cannot be used, or are too few.
         ModelError: the base model cannot be loaded or used, or a loss diverges.
-        OutputExistsError: `config.out` or what an earlier run has left exists.
+        OutputExistsError: `config.out` exists, or files that an earlier run has left.
         Interrupted: training was stopped by Ctrl-C or SIGTERM; a checkpoint was written.
         KeyboardInterrupt: Ctrl-C between two models of a run; those that are finished are kept.
         OSError: the disk cannot hold the result (checked before the work), or a write failed.

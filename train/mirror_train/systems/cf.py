@@ -138,7 +138,7 @@ class TrainCf(Training):
     """
 
     strings: Annotated[StringOptions, Group("strings")]
-    ablations: Annotated[_Ablations, Group("what the paper's section 6.1 compares")]
+    ablations: Annotated[_Ablations, Group("ablations (section 6.1 of the paper)")]
     first: Annotated[_FirstStep, Group("step 1, Mirror-BERT")]
     flow: Annotated[Given[FlowRecipe], Group("flow")]
     config: Annotated[Given[TrainConfig], run_options("pooling", "precision")]

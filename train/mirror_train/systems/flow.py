@@ -191,8 +191,8 @@ def check_batch(data: TrainingData, batch_size: int, option: str = "--batch-size
 def frozen_head(base: Pretrained, pooling: str) -> Head:
     """Return the head that a flow follows: a pooling alone, or for `auto` the one that is declared.
 
-    Where `auto` finds no declared head, it is the mean, as it is for `paper`. What no flow can
-    follow is refused.
+    Where `auto` finds no declared head, it is the mean, as it is for `paper`. A head that no
+    flow can follow is refused.
     """
     from mirror_train.model.declared_modules import declared_head
     from mirror_train.model.pooling_head import Head

@@ -35,7 +35,7 @@ class MultitaskRecipe(Hyperparameters):
 
     Attributes:
         steps: number of optimiser steps; each takes a batch of every task.
-        pooling: `auto` takes what the base model declares, else the mean (section 5.3).
+        pooling: `auto` takes that of the base model, else the mean (section 5.3).
         projection: e, length of the projected vectors of the tasks of pairs.
         weights: the factor of each task's loss.
         batch_sizes: the number of rows in a batch of each task.
@@ -134,7 +134,7 @@ class TrainMultitask(Training):
 
 
 def print_rows(data: MultitaskData) -> None:
-    """Print how many rows each task has, and what they come from."""
+    """Print how many rows each task has, and their files."""
     for name, part in data.tasks.items() if is_first_process() else ():
         tested = "" if part.test is None else f", {len(part.test)} to test on ({part.test.source})"
         print(
@@ -145,7 +145,7 @@ def print_rows(data: MultitaskData) -> None:
 
 
 def print_metrics(report: TuneReport) -> None:
-    """Print what a run has written, and how well its heads predict rows that were held out."""
+    """Print the folder of a run, and how well its heads predict rows that were held out."""
     training = report.manifest.training or {}
     print_result(report, f"; best after step {training['best_step']}")
     if not is_first_process():

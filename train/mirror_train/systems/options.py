@@ -62,7 +62,7 @@ class Training(Invocation):
 
     def kept(self) -> str:
         """Say what an interrupted run has left, if the run itself has not said so."""
-        for name, what in (("checkpoints", "a checkpoint"), ("cycles", "what is finished")):
+        for name, what in (("checkpoints", "a checkpoint"), ("cycles", "finished models")):
             if (kept := beside(self.out, name)).is_dir():
                 return f"{kept} holds {what}, continue with --resume"
         return "nothing was saved yet, start the same command again"
@@ -74,8 +74,8 @@ class StringOptions:
 
     data: Annotated[
         Path | None,
-        Help("UTF-8 text, one string a line; or pairs: text1||text2, or two-column TSV; or what "
-             "--data-format says"),
+        Help("UTF-8 text, one string a line; or pairs: text1||text2, or two-column TSV; or the "
+             "form of --data-format"),
     ] = None  # fmt: skip
     words: Annotated[str | None, Help("the most frequent words of a language", "LANG")] = None
     top: Annotated[int | None, Help(f"with --words: how many (default {TOP})", "TOP")] = None
@@ -128,7 +128,7 @@ class StringOptions:
 
 
 def print_result(report: TuneReport, more: str = "") -> None:
-    """Print what a run has written, how quickly, how its loss changed, and what to do next.
+    """Print the folder of a run, its speed, how its loss changed, and what to do next.
 
     Of several processes, the first prints.
     """

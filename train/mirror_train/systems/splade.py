@@ -54,8 +54,8 @@ class RankedPairs(StringOptions):
 
     data: Annotated[
         Path,
-        Help("UTF-8 text, a pair a line: query||document, or two-column TSV; or what --data-format "
-             "says", "FILE"),
+        Help("UTF-8 text, a pair a line: query||document, or two-column TSV; or the form of "
+             "--data-format", "FILE"),
     ] = field()  # fmt: skip
 
 

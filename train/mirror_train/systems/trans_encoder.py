@@ -55,7 +55,7 @@ class TransEncoderRecipe(PairRecipe):
         encoder_steps: number of its optimiser steps, in the place of epochs.
         encoder_batch_size: number of pairs of its batches.
         encoder_learning_rate: the highest rate of its AdamW, which then falls to 0.
-        pooling: `auto` takes what the base model declares, else the mean.
+        pooling: `auto` takes that of the base model, else the mean.
     """
 
     cycles: Annotated[int, least(1)] = 3

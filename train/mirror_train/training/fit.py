@@ -24,7 +24,7 @@ logger = logging.getLogger("mirror_train")
 
 _SAMPLE = 1000  # strings
 _ANY = "multilingual-e5-small"  # the model of the table for strings whose language is not known
-# Above either, a tokenizer does not know what it is given. On the 2,000 most frequent words of a
+# Above either, a tokenizer does not know the strings. On the 2,000 most frequent words of a
 # language of wordfreq (2026-11-22), multilingual-e5-small cuts up to 1.7 tokens a word (Japanese:
 # 2.1) and all-MiniLM-L6-v2 1.0 in English, 1.9 to 2.9 in other languages in Latin script (which
 # rare words of English reach, too), and 3.4 or more in other scripts with spaces.

@@ -28,7 +28,7 @@ def kept_vectors(
 ) -> Vectors:
     """Return the vectors of texts, [n, E], of which those in the folder OUT.name are read.
 
-    What is there is forgotten if other texts, or other values that the vectors depend on, made it.
+    Vectors of other texts, or of other values that they depend on, are removed.
     """
     strings = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     identity = Identity({**decides, "part": _PART, "strings": strings})

@@ -48,7 +48,7 @@ def rate_factor(step: int, total: int, *, warm_up: float, decay: bool) -> float:
 
 
 def planned_steps(recipe: Recipe, per_epoch: int) -> tuple[int, EndedBy]:
-    """Return the number of steps, and what sets it: the recipe's steps, its epochs or its movement.
+    """Return the number of steps, and the reason: the recipe's steps, its epochs or its movement.
 
     An epoch has `per_epoch` steps.
     """

@@ -168,7 +168,7 @@ def finished_run(
     """Return the manifest of the run that has finished `config.out`; None if it is not to be kept.
 
     Damaged files are refused, and so is a run with other data (of another hash), another seed,
-    recipe, choice of the weights or teacher (by its name, and by what it is now), or with other
+    recipe, choice of the weights or teacher (by its name and its present files), or with other
     fields of the base model than those given; but no pooling is compared that the base model
     decides.
     """

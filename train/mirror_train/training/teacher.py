@@ -104,7 +104,7 @@ def find_teacher(
     own_loss: bool,
     tune: Callable[[TrainingData, dict[str, Any]], object],
 ) -> Lesson | None:
-    """Return a run's teacher, which may have to be fetched or tuned, and what it reads of the data.
+    """Return a run's teacher, which may have to be fetched or tuned, and the texts that it reads.
 
     `tune` is that of `teacher_folder`.
 

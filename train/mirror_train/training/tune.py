@@ -63,7 +63,7 @@ def tune(
 
     A `loss` of your own takes the place of the recipe's: a function of the two views of the strings
     of a batch, float [n, D] each (and of hard negatives, where the data has some), to a scalar.
-    What it has of parameters is not trained, and each process calls it with its own share.
+    Parameters of its own are not trained, and each process calls it with its own share.
 
     Raises:
         ConfigError: an option cannot be used, a checkpoint is of another run, or your loss gives
@@ -263,7 +263,7 @@ def check_recipe(recipe: Recipe, data: TrainingData, base: Pretrained, processes
             Setting("matryoshka"),
             " does not go with ",
             Setting("mlp", "training"),
-            ", whose layer is left out of what is written",
+            ", whose layer is left out of the folder",
         )
     if recipe.whitening and recipe.pooling == "mean-with-padding":
         raise ConfigError(
