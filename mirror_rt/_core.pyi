@@ -263,18 +263,17 @@ def max_similarities(
 
 def residual_similarities(
     queries: Sequence[npt.NDArray[np.float32]],
-    codes: Sequence[npt.NDArray[np.int32]],
-    residuals: Sequence[npt.NDArray[np.uint8]],
+    documents: Sequence[npt.NDArray[np.uint8]],
     centroids: npt.NDArray[np.float32],
     weights: npt.NDArray[np.float32],
     *,
     threads: int,
     instruction_set: str | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Scores [q, n] as `max_similarities`, of documents of codes [t] and residuals [t, bytes].
+    """Scores [q, n] as `max_similarities`, of documents [t, 4 + bytes].
 
-    A token is the centroid [D] of its code plus the weights of its residuals, of which `weights`
-    [256, numbers in a byte] has those of each byte; it gets unit length.
+    A row is the number of a centroid [D], an int32, and bytes of residuals, whose weights [256,
+    numbers in a byte] are added to it; the sum gets unit length.
     """
 
 def keep_best(

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <string>
@@ -158,8 +159,7 @@ void bind_max_similarities(py::module_& m) {
 
 // -> float32 [queries, documents]
 Array<float> residual_similarities_of(const std::vector<Array<float>>& queries,
-                                      const std::vector<Array<std::int32_t>>& codes,
-                                      const std::vector<Array<std::uint8_t>>& residuals,
+                                      const std::vector<Array<std::uint8_t>>& documents,
                                       const Array<float>& centroids, const Array<float>& weights,
                                       std::int64_t threads, const std::optional<std::string>& isa) {
   if (threads < 1) throw py::value_error("threads must be at least 1");
@@ -171,25 +171,21 @@ Array<float> residual_similarities_of(const std::vector<Array<float>>& queries,
     throw py::value_error("weights must be [256, 2, 4 or 8], which divides the dimension");
   }
   const Texts<float> asked(queries, dim, "queries");
-  const Texts<std::uint8_t> given(residuals, dim / per_byte, "residuals");
-  if (codes.size() != residuals.size()) throw py::value_error("a document lacks codes");
-  std::vector<const std::int32_t*> numbers;
-  for (std::size_t i = 0; i < codes.size(); ++i) {
-    const std::int32_t* of_text = codes[i].data();
-    if (codes[i].ndim() != 1 || codes[i].size() != given.lengths[i] ||
-        std::any_of(of_text, of_text + given.lengths[i],
-                    [&](std::int32_t code) { return code < 0 || code >= centroids.shape(0); })) {
-      throw py::value_error("codes must be [t], numbers of centroids");
+  const Texts<std::uint8_t> given(documents, 4 + dim / per_byte, "documents");
+  for (const Array<std::uint8_t>& document : documents) {
+    for (py::ssize_t token = 0; token < document.shape(0); ++token) {
+      std::uint32_t centroid;
+      std::memcpy(&centroid, document.data(token, 0), sizeof centroid);
+      if (centroid >= centroids.shape(0)) throw py::value_error("there is no such centroid");
     }
-    numbers.push_back(of_text);
   }
   const Isa& chosen = isa_named(isa);
   const ResidualCodec codec{centroids.data(), weights.data(), per_byte};
   Array<float> scores(
-      std::vector<py::ssize_t>{py::ssize_t(queries.size()), py::ssize_t(codes.size())});
+      std::vector<py::ssize_t>{py::ssize_t(queries.size()), py::ssize_t(documents.size())});
   float* score = scores.mutable_data();
   py::gil_scoped_release release;
-  max_similarities(chosen, asked.vectors, given.vectors, numbers.data(), codec, threads, score);
+  max_similarities(chosen, asked.vectors, given.vectors, codec, threads, score);
   return scores;
 }
 
@@ -250,11 +246,11 @@ void bind_vector_ops(py::module_& m) {
   bind_max_similarities<std::uint16_t>(m);
   bind_max_similarities<std::uint8_t>(m);
   bind_max_similarities<std::int8_t>(m);
-  m.def("residual_similarities", &residual_similarities_of, py::arg("queries"), py::arg("codes"),
-        py::arg("residuals"), py::arg("centroids"), py::arg("weights"), py::kw_only(),
+  m.def("residual_similarities", &residual_similarities_of, py::arg("queries"),
+        py::arg("documents"), py::arg("centroids"), py::arg("weights"), py::kw_only(),
         py::arg("threads"), isa,
-        "Scores float32 [q, n] as of max_similarities, of documents as numbers of centroids and "
-        "bytes of residuals, whose weights are float32 [256, numbers in a byte].");
+        "Scores float32 [q, n] as of max_similarities, of documents uint8 [t, 4 + bytes]: the "
+        "number of a centroid, and residuals, whose weights are float32 [256, numbers in a byte].");
   m.def("keep_best", &keep_best_rows, py::arg("scores"), py::arg("first"),
         py::arg("best_scores").noconvert(), py::arg("best_indices").noconvert(), py::kw_only(), isa,
         "Update heaps [queries, k] with the scores [queries, rows] of rows first, first + 1.");

@@ -206,14 +206,15 @@ inline float root(float x) {
 #endif
 }
 
-void widen_residuals(const ResidualCodec& codec, const std::int32_t* codes,
-                     const std::uint8_t* residuals, std::int64_t n, std::int64_t dim, float* out) {
+void widen_residuals(const ResidualCodec& codec, const std::uint8_t* rows, std::int64_t n,
+                     std::int64_t dim, float* out) {
   const auto add = codec.per_byte == 8   ? add_weights<8>
                    : codec.per_byte == 4 ? add_weights<4>
                                          : add_weights<2>;
-  for (std::int64_t r = 0; r < n; ++r, out += dim) {
-    add(codec.centroids + codes[r] * dim, codec.weights, residuals + r * dim / codec.per_byte, dim,
-        out);
+  for (std::int64_t r = 0; r < n; ++r, out += dim, rows += 4 + dim / codec.per_byte) {
+    std::int32_t centroid;
+    std::memcpy(&centroid, rows, sizeof centroid);
+    add(codec.centroids + centroid * dim, codec.weights, rows + sizeof centroid, dim, out);
     Vec squares = {};
     std::int64_t d = 0;
     for (; d + kLanes <= dim; d += kLanes) squares += loadu(out + d) * loadu(out + d);

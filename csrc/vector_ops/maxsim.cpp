@@ -72,13 +72,12 @@ void max_similarities(const Isa& isa, const TokenVectors<float>& queries,
 }
 
 void max_similarities(const Isa& isa, const TokenVectors<float>& queries,
-                      const TokenVectors<std::uint8_t>& residuals, const std::int32_t* const* codes,
-                      const ResidualCodec& codec, std::int64_t threads, float* scores) {
-  score(isa, queries, residuals, threads, scores,
+                      const TokenVectors<std::uint8_t>& documents, const ResidualCodec& codec,
+                      std::int64_t threads, float* scores) {
+  score(isa, queries, documents, threads, scores,
         [&](std::int64_t document, std::int64_t first, std::int64_t count, float* wide) {
-          isa.widen_residuals(codec, codes[document] + first,
-                              residuals.rows[document] + first * residuals.dim, count, queries.dim,
-                              wide);
+          const std::uint8_t* rows = documents.rows[document] + first * documents.dim;
+          isa.widen_residuals(codec, rows, count, queries.dim, wide);
           return wide;
         });
 }

@@ -10,9 +10,9 @@
 
 namespace mirror_rt::vector_ops {
 
-/// What the codes of token vectors stand for, as the index of ColBERT has them.
+/// What coded token vectors stand for: rows of the number of a centroid, in 4 bytes, and residuals.
 struct ResidualCodec {
-  const float* centroids;  // [.., dim], of which a code is the number of one
+  const float* centroids;  // [.., dim]
   const float* weights;    // [256, per_byte]: the residuals of each byte
   std::int64_t per_byte;   // 8, 4 or 2
 };
@@ -49,11 +49,9 @@ struct Isa {
   /// Widens codes to float32; for `flip` see `widen`.
   void (*widen_codes)(const std::uint8_t* codes, std::int64_t count, std::uint8_t flip, float* out);
 
-  /// Writes the vectors of codes [n] and residuals [n, dim / per_byte]: out [n, dim], of unit
-  /// length.
-  void (*widen_residuals)(const ResidualCodec& codec, const std::int32_t* codes,
-                          const std::uint8_t* residuals, std::int64_t n, std::int64_t dim,
-                          float* out);
+  /// Writes the vectors of coded rows [n, 4 + dim / per_byte]: out [n, dim], of unit length.
+  void (*widen_residuals)(const ResidualCodec& codec, const std::uint8_t* rows, std::int64_t n,
+                          std::int64_t dim, float* out);
 
   /// Raises best[c] to the largest dot product of column c of `panel` [dim, columns] with a row of
   /// `rows` [n, dim].
@@ -138,10 +136,10 @@ template <class Number>
 void max_similarities(const Isa& isa, const TokenVectors<float>& queries,
                       const TokenVectors<Number>& documents, std::int64_t threads, float* scores);
 
-/// Does the same for documents of residuals [t, dim / per_byte], beside the codes [t] of each.
+/// Does the same for documents of coded rows.
 void max_similarities(const Isa& isa, const TokenVectors<float>& queries,
-                      const TokenVectors<std::uint8_t>& residuals, const std::int32_t* const* codes,
-                      const ResidualCodec& codec, std::int64_t threads, float* scores);
+                      const TokenVectors<std::uint8_t>& documents, const ResidualCodec& codec,
+                      std::int64_t threads, float* scores);
 
 /// Writes the codes of all rows, see Isa::quantize_row. Returns the first row that holds a NaN (its
 /// codes and those of later rows are undefined), or -1.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,21 +18,9 @@ from mirror_rt.errors import ConfigError
 from mirror_rt.vectors.maxsim import Floats, check_shapes, checked_query, threads_for
 from mirror_rt.vectors.normalization import normalize_rows
 
+Codes = npt.NDArray[np.uint8]
 _ROUNDS = 4  # of k-means, as in ColBERT's indexer
 _ROWS = 4096  # of vectors that are compared with all centroids at a time
-
-
-class ResidualCodes(NamedTuple):
-    """The token vectors of a document.
-
-    Attributes:
-        codes: int32 [t], numbers of centroids.
-        residuals: uint8 [t, D * bits / 8], the first dimension in the highest bits of a byte, and
-            the lowest bit of each bucket's number first.
-    """
-
-    codes: npt.NDArray[np.int32]
-    residuals: npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,40 +85,41 @@ class ResidualCodec:
         cutoffs, weights = np.quantile(left, parts[1:]), np.quantile(left, parts + 0.5 / len(parts))
         return cls(found, cutoffs, weights)
 
-    def compress(self, vectors: Floats) -> ResidualCodes:
-        """Encode the token vectors of a document, float [t, D] of unit length."""
+    def compress(self, vectors: Floats) -> Codes:
+        """Encode the token vectors of a document, float [t, D] of unit length.
+
+        Returns:
+            uint8 [t, 4 + D * bits / 8]: the number of a centroid as an int32, and the residuals as
+            ColBERT packs them, the first dimension in the highest bits of a byte, and of a bucket's
+            number the lowest bit first.
+        """
         rows = checked_query(0, vectors)
         check_shapes([rows], self.centroids.shape[1])
-        codes = _nearest(rows, self.centroids)
-        buckets = np.searchsorted(self.cutoffs, rows - self.centroids[codes]).astype(np.uint8)
+        nearest = _nearest(rows, self.centroids)
+        buckets = np.searchsorted(self.cutoffs, rows - self.centroids[nearest]).astype(np.uint8)
         bits = buckets[..., None] >> np.arange(self.bits, dtype=np.uint8) & 1
-        bits = bits.reshape(len(rows), rows.shape[1] * self.bits)
-        return ResidualCodes(codes, np.packbits(bits, axis=1))
+        packed = np.packbits(bits.reshape(len(rows), rows.shape[1] * self.bits), axis=1)
+        return np.concatenate([nearest[:, None].view(np.uint8), packed], axis=1)
 
-    def decompress(self, document: ResidualCodes) -> Floats:
-        """Return the vectors that codes stand for, float32 [t, D] of unit length."""
-        nearest = self.centroids[document.codes]
-        left = self._table()[document.residuals].reshape(nearest.shape)
+    def decompress(self, document: Codes) -> Floats:
+        """Return the vectors that a document stands for, float32 [t, D] of unit length."""
+        nearest = self.centroids[np.ascontiguousarray(document[:, :4]).view(np.int32)[:, 0]]
+        left = self._table()[document[:, 4:]].reshape(nearest.shape)
         return np.asarray(normalize_rows(nearest + left))
 
-    def maxsim(
-        self, queries: Sequence[npt.NDArray[Any]], documents: Sequence[ResidualCodes]
-    ) -> Floats:
-        """Score documents of codes as `mirror_rt.vectors.maxsim.maxsim` would, decompressed.
+    def maxsim(self, queries: Sequence[npt.NDArray[Any]], documents: Sequence[Codes]) -> Floats:
+        """Score coded documents as `mirror_rt.vectors.maxsim.maxsim` would, decompressed.
 
-        Some tokens at a time are decompressed, on each thread.
+        Each thread decompresses 48 tokens at a time. Documents may be views of one array on disk.
 
         Raises:
             ConfigError: a document is not of this codec, or a query no finite [t, D].
         """
         asked = [checked_query(number, one) for number, one in enumerate(queries)]
-        codes, residuals = (
-            (list(part) for part in zip(*documents, strict=True)) if documents else ([], [])
-        )
-        threads = threads_for(asked, codes)
+        given, threads = list(documents), threads_for(asked, documents)
         try:
             return _core.residual_similarities(
-                asked, codes, residuals, self.centroids, self._table(), threads=threads
+                asked, given, self.centroids, self._table(), threads=threads
             )
         except (TypeError, ValueError) as error:
             raise ConfigError(f"queries or documents are not of this codec: {error}") from error

@@ -8,7 +8,7 @@ import pytest
 from mirror_rt import ConfigError, _core
 from mirror_rt.vectors.maxsim import maxsim
 from mirror_rt.vectors.normalization import normalize_rows
-from mirror_rt.vectors.residual_codes import ResidualCodec, ResidualCodes
+from mirror_rt.vectors.residual_codes import ResidualCodec
 
 ISAS = _core.vector_instruction_sets()
 BITS = [1, 2, 4]
@@ -30,11 +30,17 @@ def documents(rng):
     return drawn(rng, 1, 5, 11, 12, 47, 48, 49, 100, 300)
 
 
-def of_colbert(codec: ResidualCodec, document: ResidualCodes) -> np.ndarray:
+def parts(document: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the centroids and the residuals, as the index of ColBERT has them."""
+    return document[:, :4].copy().view(np.int32)[:, 0], document[:, 4:]
+
+
+def of_colbert(codec: ResidualCodec, document: np.ndarray) -> np.ndarray:
     """Decompress as ColBERT's codec does on a CPU, by its tables, in PyTorch."""
     import torch
 
     bits, mask = codec.bits, (1 << codec.bits) - 1
+    numbers, residuals = parts(document)
     reversed_bits = torch.tensor([
         sum(
             int(f"{byte >> shift & mask:0{bits}b}"[::-1], 2) << shift
@@ -45,9 +51,9 @@ def of_colbert(codec: ResidualCodec, document: ResidualCodes) -> np.ndarray:
     buckets = torch.tensor([
         [byte >> shift & mask for shift in range(8 - bits, -1, -bits)] for byte in range(256)
     ])  # fmt: skip
-    found = buckets[reversed_bits[torch.from_numpy(document.residuals).long()]]
-    left = torch.from_numpy(codec.weights)[found.reshape(len(document.codes), -1)]
-    vectors = torch.from_numpy(codec.centroids)[torch.from_numpy(document.codes).long()] + left
+    found = buckets[reversed_bits[torch.from_numpy(residuals).long()]]
+    left = torch.from_numpy(codec.weights)[found.reshape(len(document), -1)]
+    vectors = torch.from_numpy(codec.centroids)[torch.from_numpy(numbers).long()] + left
     return torch.nn.functional.normalize(vectors, dim=-1).numpy()
 
 
@@ -56,16 +62,17 @@ def test_codes_are_those_of_colbert(rng, documents, bits):
     codec = ResidualCodec.train(np.concatenate(documents), bits)
     for vectors in documents:
         document = codec.compress(vectors)
-        assert document.residuals.shape == (len(vectors), 64 * bits // 8)
+        assert document.shape == (len(vectors), 4 + 64 * bits // 8)
+        numbers, _ = parts(document)
         np.testing.assert_array_equal(
-            document.codes, (vectors @ codec.centroids.T).argmax(axis=1).astype(np.int32)
+            numbers, (vectors @ codec.centroids.T).argmax(axis=1).astype(np.int32)
         )
         found = codec.decompress(document)
         np.testing.assert_allclose(found, of_colbert(codec, document), rtol=0, atol=1e-6)
         # A number of a bucket stands for a weight of it.
-        left = vectors - codec.centroids[document.codes]
+        left = vectors - codec.centroids[numbers]
         weights = codec.weights[np.searchsorted(codec.cutoffs, left)]
-        expected = normalize_rows(codec.centroids[document.codes] + weights)
+        expected = normalize_rows(codec.centroids[numbers] + weights)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
@@ -77,19 +84,18 @@ def test_scores_are_those_of_decompressed_vectors(rng, isa, bits, dimension):
     queries = drawn(rng, 1, 7, 32, 33, dimension=dimension)
     codec = ResidualCodec.train(np.concatenate(documents), bits)
     coded = [codec.compress(one) for one in documents]
-    codes, residuals = map(list, zip(*coded, strict=True))
 
-    def score(queries, codes, residuals, threads):
+    def score(queries, documents, threads):
         return _core.residual_similarities(
-            queries, codes, residuals, codec.centroids, codec._table(), threads=threads,
+            queries, documents, codec.centroids, codec._table(), threads=threads,
             instruction_set=isa,
         )  # fmt: skip
 
-    found = score(queries, codes, residuals, 2)
+    found = score(queries, coded, 2)
     decompressed = [codec.decompress(one).astype(np.float64) for one in coded]
     expected = [[(q @ one.T).max(axis=1).sum() for one in decompressed] for q in queries]
     np.testing.assert_allclose(found, expected, rtol=0, atol=33 * (dimension + 8) * 2.0**-24)
-    assert score(queries[2:3], codes[7:8], residuals[7:8], 1) == found[2, 7]
+    assert score(queries[2:3], coded[7:8], 1) == found[2, 7]
 
 
 def test_more_bits_and_centroids_are_closer(rng, documents):
@@ -109,9 +115,9 @@ def test_more_bits_and_centroids_are_closer(rng, documents):
 
 def test_documents_of_an_index_may_be_views_and_empty(rng, documents):
     codec = ResidualCodec.train(np.concatenate(documents))
-    codes, residuals = codec.compress(documents[-1])
+    coded = codec.compress(documents[-1])
     cuts = [slice(0, 100), slice(100, 100), slice(100, None), slice(None, None, 2)]
-    views = [ResidualCodes(codes[cut], residuals[cut]) for cut in cuts]
+    views = [coded[cut] for cut in cuts]
     queries = drawn(rng, 9)
     found = codec.maxsim(queries, views)
     assert found[0, 1] == -np.inf
@@ -120,7 +126,7 @@ def test_documents_of_an_index_may_be_views_and_empty(rng, documents):
     assert codec.maxsim(queries, []).shape == (1, 0)
     assert codec.maxsim([], views).shape == (0, 4)
     none = codec.compress(documents[0][:0])
-    assert (none.codes.shape, none.residuals.shape) == ((0,), (0, 16))
+    assert none.shape == (0, 20)
     assert codec.decompress(none).shape == (0, 64)
     assert codec.maxsim(queries, [none]) == -np.inf
 
@@ -137,13 +143,11 @@ def test_training_follows_from_the_seed(documents):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: ResidualCodes(d.codes + 1000, d.residuals), "numbers of centroids"),
-        (lambda d: ResidualCodes(d.codes - 1000, d.residuals), "numbers of centroids"),
-        (lambda d: ResidualCodes(d.codes[1:], d.residuals), "numbers of centroids"),
-        (lambda d: ResidualCodes(d.codes[:, None], d.residuals), "numbers of centroids"),
-        (lambda d: ResidualCodes(d.codes, d.residuals[:, 1:]), "one length"),
-        (lambda d: ResidualCodes(d.codes, d.residuals[0]), "two dimensions"),
-        (lambda d: ResidualCodes(d.codes.astype(np.float64), d.residuals), "not of this codec"),
+        (lambda d: d | np.uint8(128), "no such centroid"),  # negative
+        (lambda d: d | np.array([0, 64, *[0] * 18], np.uint8), "no such centroid"),
+        (lambda d: d[:, 1:], "one length"),
+        (lambda d: d[0], "two dimensions"),
+        (lambda d: d.astype(np.float64), "not of this codec"),
     ],
 )
 def test_documents_of_another_codec_are_refused(documents, change, message):

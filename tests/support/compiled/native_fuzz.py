@@ -177,11 +177,10 @@ def fuzz_search(core, r: np.random.Generator, isa: str) -> None:
                               instruction_set=isa)  # fmt: skip
     centroids = r.normal(size=(3, dim * 4)).astype(np.float32)
     weights = r.normal(size=(256, 4)).astype(np.float32)
-    numbers = r.integers(0, 3, n).astype(np.int32)
-    core.residual_similarities(
-        [np.tile(given, 4)], np.split(numbers, cuts), np.split(codes, cuts), centroids, weights,
-        threads=parts, instruction_set=isa,
-    )  # fmt: skip
+    numbers = r.integers(0, 3, (n, 1)).astype(np.int32).view(np.uint8)
+    coded = np.concatenate([numbers, codes], axis=1)
+    core.residual_similarities([np.tile(given, 4)], np.split(coded, cuts), centroids, weights,
+                               threads=parts, instruction_set=isa)  # fmt: skip
     scores = r.normal(size=(queries, n)).astype(np.float32)
     best = np.full((queries, k), -np.inf, np.float32), np.full((queries, k), -1, np.int64)
     core.keep_best(scores, 0, *best, instruction_set=isa)

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <utility>
@@ -163,22 +164,23 @@ bool check_halves(const Isa& isa, std::int64_t rows, std::int64_t dim, std::int6
          check_similarities(isa, eighths, codes, rows, dim);
 }
 
-/// Codes and residuals of documents, some of whose rows are those of others, in float64.
+/// Coded rows of documents, some of which are those of others, in float64.
 bool check_residuals(const Isa& isa, std::int64_t n, std::int64_t bytes, std::int64_t per_byte) {
   const std::int64_t dim = bytes * per_byte, count = 3;
-  const auto residuals = random_integers<std::uint8_t>(n * bytes, 0, 255);
-  const auto codes = random_integers<std::int32_t>(n, 0, count - 1);
+  const std::int64_t width = 4 + bytes;
+  auto coded = random_integers<std::uint8_t>(n * width, 0, 255);
+  const auto numbers = random_integers<std::int32_t>(n, 0, count - 1);
+  for (std::int64_t r = 0; r < n; ++r) std::memcpy(&coded[r * width], &numbers[r], 4);
   std::normal_distribution<float> normal;
   std::vector<float> query(2 * dim), centroids(count * dim), weights(256 * per_byte);
   for (auto* values : {&query, &centroids, &weights}) {
     for (float& value : *values) value = normal(generator);
   }
   const float* queries[] = {query.data()};
-  const std::uint8_t* rows[] = {residuals.data(), residuals.data() + n / 2 * bytes};
-  const std::int32_t* numbers[] = {codes.data(), codes.data() + n / 2};
+  const std::uint8_t* rows[] = {coded.data(), coded.data() + n / 2 * width};
   const std::int64_t tokens = 2, lengths[] = {n, n - n / 2};
   float scores[2];
-  max_similarities(isa, {queries, &tokens, 1, dim}, {rows, lengths, 2, bytes}, numbers,
+  max_similarities(isa, {queries, &tokens, 1, dim}, {rows, lengths, 2, width},
                    {centroids.data(), weights.data(), per_byte}, 2, scores);
   for (int document = 0; document < 2; ++document) {
     double sum = 0, size = 0;
@@ -187,8 +189,8 @@ bool check_residuals(const Isa& isa, std::int64_t n, std::int64_t bytes, std::in
       for (std::int64_t r = 0; r < lengths[document]; ++r) {
         double product = 0, squares = 0, absolute = 0;
         for (std::int64_t d = 0; d < dim; ++d) {
-          const int byte = rows[document][r * bytes + d / per_byte];
-          const double x = double{centroids[numbers[document][r] * dim + d]} +
+          const int byte = rows[document][r * width + 4 + d / per_byte];
+          const double x = double{centroids[numbers[n - lengths[document] + r] * dim + d]} +
                            weights[byte * per_byte + d % per_byte];
           product += x * query[token * dim + d];
           absolute += std::abs(x * query[token * dim + d]);
