@@ -11,8 +11,8 @@ which is that of six layers of 384 dimensions (12 heads, feed-forward part 1,536
 It needs the extras `train`, `export` and `test`. --write puts the table into the document.
 
 --shapes takes only speeds, of the layers of two models that are much downloaded: those of
-nomic-embed-text-v1.5, and of Qwen3-Embedding-0.6B, each with a small table of words. FOLDER keeps
-the bundles, which take 1 and 5 GB.
+nomic-embed-text-v1.5, and of Qwen3-Embedding-0.6B (7 of its 28), each with a small table of words.
+FOLDER keeps the bundles.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SIZES = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
 SHAPES: dict[str, dict[str, object]] = {
     "nomic_bert": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
                    "intermediate_size": 3072},
-    "qwen3": {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16,
+    "qwen3": {"hidden_size": 1024, "num_hidden_layers": 7, "num_attention_heads": 16,
               "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072},
 }  # fmt: skip
 REFUSED = "no"
