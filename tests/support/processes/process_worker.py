@@ -96,7 +96,7 @@ def check_training(processes, model, data):
 
         def keep(optimizer, *_, gradients=gradients):
             parameters = optimizer.param_groups[0]["params"]
-            gradients.append(torch.cat([p.grad.flatten() for p in parameters]).cpu())
+            gradients.append(torch.cat([p.grad.to_dense().flatten() for p in parameters]).cpu())
 
         hook = register_optimizer_step_pre_hook(keep)
         stats = trainer.run(CheckpointStore(Path("unused"), {}))

@@ -86,7 +86,7 @@ def test_resume_without_a_checkpoint_starts_from_the_beginning(data, configure):
 
 @pytest.mark.full
 def test_the_disk_must_hold_what_the_run_writes(data, configure, monkeypatch):
-    """A checkpoint is three times the weights, and is written before the last one is removed."""
+    """A checkpoint is three times the weights at most, and written before the last is removed."""
     asked = []
     run = sys.modules["mirror_train.training.run"]
     monkeypatch.setattr(run, "check_space", lambda path, needed: asked.append(needed))
@@ -99,7 +99,7 @@ def test_the_disk_must_hold_what_the_run_writes(data, configure, monkeypatch):
     size = checkpoint.stat().st_size
     tune(data, configure(checkpoint_every=5, resume=True))
     weights, fresh, resumed = asked
-    assert size == pytest.approx(3 * weights, rel=0.1)
+    assert 2 * weights < size <= 3.3 * weights
     assert (fresh, resumed) == (6 * weights, 3 * weights)
 
 

@@ -69,13 +69,14 @@ class Processes:
         """
         if self.group is None:
             return
-        given = [(p, p.grad.to_dense()) for p in parameters if p.grad is not None]
-        flat = torch.cat([gradient.reshape(-1) for _, gradient in given])
+        given = [(p, p.grad) for p in parameters if p.grad is not None]
+        flat = torch.cat([gradient.to_dense().reshape(-1) for _, gradient in given])
         dist.all_reduce(flat, group=self.group)
         flat /= self.count
         means = torch.split(flat, [gradient.numel() for _, gradient in given])
-        for (parameter, _), mean in zip(given, means, strict=True):
-            parameter.grad = mean.view_as(parameter)
+        for (parameter, gradient), mean in zip(given, means, strict=True):
+            mean = mean.view_as(parameter)
+            parameter.grad = mean.to_sparse(1) if gradient.is_sparse else mean
 
     def in_first(self, work: Callable[[], T]) -> T:
         """Run `work` in process 0 while the others wait; return its result in all processes.

@@ -40,7 +40,7 @@ class SparseAdamW(torch.optim.AdamW):
         state = self.state[table]
         if not state:
             state["step"] = torch.tensor(0.0)
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros(2, 0, table.shape[1])
+            state["exp_avg"], state["exp_avg_sq"] = table.new_zeros(2, 0, table.shape[1])
             state["rows"] = torch.empty(0)
         read = gradient.indices()[0]
         rows = state["rows"].long()  # torch loads an optimiser's state as numbers like the weights

@@ -120,7 +120,7 @@ class Run:
             identity | {"the step of the checkpoint, which all nodes must see": step}
         )
         if self.config.checkpoint_every:
-            # A checkpoint takes three times the memory of the weights, because it has the state of
+            # A checkpoint takes at most three times the memory of the weights: it has the state of
             # AdamW. The next is written before the last one, which a resumed run has, is removed.
             kept = 4 if "select" in more else 3
             copies = max(copies, kept if self._checkpoint else 2 * kept)
