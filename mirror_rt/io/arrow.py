@@ -28,7 +28,7 @@ def open_parquet(source: Source, **options: Any) -> Any:
     try:
         file = source if isinstance(source, Path | str) else source.open_arrow()
         return parquet.ParquetFile(file, **options)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # of a column's name
         raise DataError(f"{source} is not a Parquet file, or was cut off: {error}") from error
 
 
