@@ -85,7 +85,8 @@ def main() -> None:
     for name, size, found in ways(queries, documents):
         error = (np.abs(found - exact) / spread).mean()
         own = np.argsort(-found, axis=1)[:, :10]
-        kept = np.mean([len(set(a) & set(b)) for a, b in zip(own.tolist(), best.tolist())])  # noqa: B905
+        rows = zip(own.tolist(), best.tolist(), strict=True)
+        kept = np.mean([len(set(a) & set(b)) for a, b in rows])
         print(f"| {name} | {size:.0f} | {error:.4f} | {kept:.1f} |", flush=True)
 
 

@@ -49,6 +49,7 @@ class _LazySparse(LazyModel[SparseEncoder]):
     """A sparse encoder that is loaded on first use."""
 
     _kind = SparseEncoder
+    _keywords = SparseKeywords
 
 
 class SparseTextEmbedding(FastembedModel):

@@ -261,6 +261,22 @@ def test_int8_products_of_weights_of_one_sign(make, kernel):
     assert_within_gate(found, expected, "int8")
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_large_numbers_make_only_their_own_block_coarse_in_int8(make, kernel):
+    random = RandomEncoder(Sizes(hidden=512, heads=8, inner=256, layers=1, windows=(0,)))
+    texts = texts_of(LENGTHS)
+    (layer,) = random.layers
+    gains, weights = layer["attention_norm"][0], layer["inner"][0]
+    gains[0], weights[0] = 1000, 0  # a large activation, which nothing is made of
+    gains[1], layer["attention_norm"][1][1], weights[1] = 0, 0, 1000  # weights likewise
+    weights[2:256] = 0  # what is made comes from other blocks
+    expected = unit(np.array([random.token_vectors(text).mean(0) for text in texts]))
+    assert_within_gate(run(make(random, "int8", kernel), texts), expected, "int8")
+    weights[:] = 0  # as if the large numbers had rounded all others to 0
+    lost = unit(np.array([random.token_vectors(text).mean(0) for text in texts]))
+    assert (lost * expected).sum(1).max() < 0.97
+
+
 def test_shared_layers_are_those_of_a_copy():
     random = RandomEncoder(SHAPES["bert"])
     random.layers[1:] = [random.layers[0]] * 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +30,7 @@ class QuickDropout(nn.Dropout):
         return x.mul(kept).mul_(_FATES / (_FATES - dropped))
 
 
-def quicken_on_cpu(model: nn.Module, precision: Precision) -> None:
+def quicken_on_cpu(model: Any, precision: Precision) -> None:
     """Let an encoder's dropout be quick, and the gradients of its table of words sparse.
 
     A multilingual table has 250,000 rows, of which a step reads a thousand: dense gradients of all,
@@ -39,6 +41,6 @@ def quicken_on_cpu(model: nn.Module, precision: Precision) -> None:
         for name, child in parent.named_children():
             if type(child) is nn.Dropout and not child.inplace:
                 setattr(parent, name, QuickDropout(child.p))
-    words = model.get_input_embeddings()  # type: ignore[operator]
+    words = model.get_input_embeddings()
     if precision != "fp16" and isinstance(words, nn.Embedding):
         words.sparse = True

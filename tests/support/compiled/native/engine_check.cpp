@@ -11,7 +11,8 @@ using namespace mirror_rt::engine;
 
 namespace {
 
-constexpr std::int64_t kHidden = 60, kHeads = 3, kInner = 100, kWords = 50, kPositions = 70;
+constexpr std::int64_t kHidden = 60, kHeads = 3, kWords = 50, kPositions = 70;
+constexpr std::int64_t kInner = 300;  // more than a block that has a scale in int8
 
 /// Arrays of random numbers that stay where they are; the same ones on every processor.
 class Arrays {
