@@ -18,6 +18,9 @@ class SparseAdamW(torch.optim.AdamW):
     zero included, from its first gradient on. Rows that never have one are neither read nor
     written: they keep their weights, where the weight decay would shrink them by its product with
     the rate, and the optimiser holds nothing of them.
+
+    Tables are float32 or float64 [rows, D]: torch loads an optimiser's state in the type of the
+    weights, and the numbers of rows are a part of it.
     """
 
     @torch.no_grad()
