@@ -7,4 +7,5 @@ extern const Isa k_avx512_vnni, k_avx512_amx;
 const Isa* const kIsas[] = {&k_avx512_vnni, &k_avx512_amx, nullptr};
 }  // namespace mirror_rt::engine
 
+#define MIRROR_RT_CHECK_INNER 300  // more than a block that has a scale in int8
 #include "engine_check.cpp"
