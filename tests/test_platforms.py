@@ -132,3 +132,13 @@ def test_kernels_compile_and_give_the_same_vectors_everywhere(platform, tmp_path
             assert (rows * kept).sum(axis=1).min() > LEAST_COSINE[precision]
         assert "portable: 401 pairs" in printed["infonce"]
         assert "portable: 80 cases" in printed["vector_ops"]
+
+
+@pytest.mark.full
+@pytest.mark.compiled
+@pytest.mark.skipif(not X86, reason="the program times instructions of x86")
+def test_the_program_that_times_products_follows_the_engine():
+    program = ROOT / "benchmarks" / "encode" / "products.cpp"
+    sets = ["-mavx512f", "-mavx512bw", "-mavx512vnni", "-mavx512bf16"]
+    command = ["g++", "-std=c++20", "-fsyntax-only", "-Werror", f"-I{ROOT / 'csrc'}", *sets]
+    subprocess.run([*command, str(program)], check=True)

@@ -1,8 +1,15 @@
 // Prints which share of this processor's products the engine's kernels reach on one thread: the
-// rate of a product of 126 rows in the caches beside that of products that wait for nothing.
+// rate of a product of ROWS x DEPTH x COLUMNS numbers, by default those of a small model, beside
+// that of products that wait for nothing.
+//
+//     K=csrc/engine/kernels_avx512_bf16.cpp
+//     AVX512="-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16"
+//     g++ -std=c++20 -O3 -Icsrc $AVX512 benchmarks/encode/products.cpp $K -o products
+//     ./products 126 3072 768
 #include <immintrin.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <vector>
 
@@ -15,7 +22,7 @@ extern const Isa k_avx512_bf16;
 
 namespace {
 
-constexpr std::int64_t kRows = 126, kDepth = 384, kColumns = 1536;
+std::int64_t rows = 126, depth = 384, columns = 1536;
 constexpr int kSums = 24, kSteps = 2000;
 const Isa& isa = k_avx512_bf16;
 
@@ -51,21 +58,20 @@ double peak(int each, const F& add) {
 double reached(Precision precision) {
   const std::int64_t bytes = bytes_of(precision),
                      unit = precision == Precision::float32 ? 4 : isa.unit;
-  const std::int64_t blocks = blocks_of(kDepth, isa.block);
-  std::vector<char> values(kRows * kDepth * bytes), packed((kDepth + 64) * kColumns * bytes);
-  std::vector<float> bias(kColumns), scales(kColumns), row_scales(kRows * blocks),
-      out(kRows * kColumns);
-  std::vector<std::int32_t> sums(blocks * kColumns), zeros(kRows * blocks);
-  const Operand a{values.data(), kDepth, row_scales.data(), zeros.data()};
-  const Matrix w{kColumns / kPanel, kDepth * bytes / unit, packed.data(),
-                 bias.data(),       scales.data(),         sums.data()};
-  const Result result{out.data(), kColumns};
-  const double calls = rate(40, [&] {
+  const std::int64_t blocks = blocks_of(depth, isa.block);
+  std::vector<char> values(rows * depth * bytes), packed((depth + 64) * columns * bytes);
+  std::vector<float> bias(columns), scales(blocks * columns), sums(blocks * columns),
+      row_scales(rows * blocks), shifts(rows * blocks), out(rows * columns);
+  const Operand a{values.data(), depth, row_scales.data(), shifts.data()};
+  const Matrix w{columns / kPanel, depth * bytes / unit, packed.data(),
+                 bias.data(),      scales.data(),        sums.data()};
+  const Result result{out.data(), columns};
+  const double calls = rate(static_cast<int>(1 + 3e9 / (rows * depth * columns)), [&] {
     for (std::int64_t panel = 0; panel < w.panels; ++panel) {
-      isa.product(precision, a, w, panel, 0, kRows, result);
+      isa.product(precision, a, w, panel, 0, rows, result);
     }
   });
-  return calls * kRows * kDepth * kColumns;
+  return calls * rows * depth * columns;
 }
 
 void print(const char* name, double found, double best) {
@@ -74,7 +80,11 @@ void print(const char* name, double found, double best) {
 
 }  // namespace
 
-int main() {
+int main(int count, char** arguments) {
+  if (count == 4) {
+    rows = std::atoll(arguments[1]), depth = std::atoll(arguments[2]);
+    columns = std::atoll(arguments[3]);
+  }
   print("fp32", reached(Precision::float32), peak<__m512>(16, [](__m512 sum, __m512 a, __m512 b) {
           return _mm512_fmadd_ps(a, b, sum);
         }));
