@@ -1,8 +1,8 @@
 """Compare options of `mirror-rt tune` and `train`: human scores, and criteria that need none.
 
     python benchmarks/tuning/options.py COMPARISON [...] --data DIR --work FOLDER [--seeds 3] \
-        [--runs NAME ...] [--options OPTIONS] [--teacher MODEL] [--steps N] [--scored N] \
-        [--json FILE]
+        [--runs NAME ...] [--options OPTIONS] [--model MODEL] [--teacher MODEL] [--steps N] \
+        [--scored N] [--json FILE]
 
 The comparisons are the tables of options.toml, which says what they hold. Every run is a command of
 the product with each of the seeds 0, 1, ... A figure of a run is the mean of its seeds and their
@@ -108,7 +108,7 @@ class Comparison:
         self.name, self.data, self.work, self.given = name, given.data, given.work / name, given
         self.table, data = TABLES[name], given.data
         self.work.mkdir(parents=True, exist_ok=True)
-        self.model = LoadOptions().find(self.table["model"])
+        self.model = LoadOptions().find(given.model or self.table["model"])
         self.unseen = self._strings() if "strings" in self.table else []
         scores = [path for one in self.table.get("scores", []) for path in sorted(data.glob(one))]
         self.sets = [self._scored(path) for path in scores]
@@ -325,6 +325,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=3, help="0: the base model alone")
     parser.add_argument("--runs", nargs="+", help="these alone (default: all)")
     parser.add_argument("--options", default="", help="of every run")
+    parser.add_argument("--model", help="the base model, in place of the table's")
     parser.add_argument("--teacher", metavar="MODEL", help="in place of the table's")
     parser.add_argument("--steps", type=int, help="in place of the table's")
     parser.add_argument("--scored", type=int, help="pairs of each set of human scores")
