@@ -1,6 +1,6 @@
 """Compare the native engine, held to an instruction set, with onnxruntime, on one thread.
 
-    python benchmarks/encode/instruction_sets.py BUNDLE --data DATA [--isa avx2] [--rounds 7]
+    python benchmarks/encode/instruction_sets.py BUNDLE --data DATA [--isa avx2] [--rounds 7] [--texts 512]
 
 The sides take turns with 24 texts each, and with single short texts. What counts is the processor's
 time, which other programs change less than the clock's; a ratio is the median of those of a turn.
@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--isa", default="avx2", choices=_core.engine_instruction_sets())
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--texts", type=int, default=512, help="of each kind, at least 96")
     args = parser.parse_args()
     sides = {}
     for variant in ("fp32", "int8"):
@@ -70,7 +71,7 @@ def main() -> None:
             args.bundle, providers="cpu", variant=variant, threads=1
         )
         sides[f"native {variant}, {args.isa}"] = native(args.bundle, variant, args.isa)
-    kinds = select_texts(args.data, 512)
+    kinds = select_texts(args.data, args.texts)
     exact = next(iter(sides.values())).encode(kinds["mixed"] + kinds["short"])
     cosines = {
         name: (encoder.encode(kinds["mixed"] + kinds["short"]) * exact).sum(axis=1)
