@@ -1,6 +1,7 @@
 """Compare the native engine, held to an instruction set, with onnxruntime, on one thread.
 
-    python benchmarks/encode/instruction_sets.py BUNDLE --data DATA [--isa avx2] [--rounds 7] [--texts 512]
+    python benchmarks/encode/instruction_sets.py BUNDLE --data DATA [--isa avx2] [--rounds 7] \
+        [--texts 512]
 
 The sides take turns with 24 texts each, and with single short texts. What counts is the processor's
 time, which other programs change less than the clock's; a ratio is the median of those of a turn.
