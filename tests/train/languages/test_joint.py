@@ -138,12 +138,19 @@ def test_thesauri_and_a_teacher_in_one_run(succeed, tiny_bert, tiny_bundle, tmp_
     monkeypatch.setenv("MIRROR_RT_THESAURI", str(tmp_path))
     options = ("--joint", "--thesaurus", "--teacher", teacher, "--top", 60, "--batch-size", 40)
     result = succeed("tune", tiny_bert, "--lang", "en,fr", *options, "--out", tmp_path / "out")
-    assert "recipe joint-teacher, to follow a teacher, and contrast all languages" in result.out
-    assert "fr synonyms" in result.out
+    assert (
+        "recipe joint-teacher, to follow a teacher, and contrast pairs of all languages"
+        in result.out
+    )
+    assert "translations of a word would be its negatives: the words of fr (--recipe" in result.out
     found = json.loads((tmp_path / "out/mirror.json").read_text())
     assert found["recipe"]["teacher_weight"] == 0.5
-    english = int(re.match(r"en (\d+), fr \d+, fr synonyms \d+$", found["data"]["source"])[1])
+    english = int(re.match(r"en (\d+), fr synonyms \d+$", found["data"]["source"])[1])
     assert found["training"]["teacher"]["strings"] == english == found["data"]["strings"] // 2
+    options = (*options, "--recipe", "joint-teacher", "--overwrite")
+    succeed("tune", tiny_bert, "--lang", "en,fr", *options, "--out", tmp_path / "out")
+    found = json.loads((tmp_path / "out/mirror.json").read_text())
+    assert re.match(r"en \d+, fr \d+, fr synonyms \d+$", found["data"]["source"])
 
 
 def test_held_out_words_are_in_no_pair_to_tune_on():

@@ -95,17 +95,23 @@ class Tune(TuneOptions):
                 "--joint takes the thesauri that are installed for its languages: pass --thesaurus "
                 "without a value"
             )
-        taught = self._follows()
+        taught, synonyms = self._follows(), self.synonyms.thesaurus is not None
         name, reason = "joint", "for one encoder of many languages"
-        if taught:
-            name, reason = "joint-teacher", "to follow a teacher, and contrast all languages"
+        if taught and (synonyms or self.languages.dictionary or self.languages.installed):
+            name, reason = (
+                "joint-teacher",
+                "to follow a teacher, and contrast pairs of all languages",
+            )
+        elif taught:
+            name, reason = "teacher", "to follow a teacher"
         config = self._config(self.recipe or self._say(name, reason))
         joint = joint_run(
             self.strings,
             self.languages,
             seed=config.seed,
-            synonyms=self.synonyms.thesaurus is not None,
+            synonyms=synonyms,
             known=partial(known_languages, config) if taught else tuple,
+            contrast_words=self.recipe is not None,
         )
         self._tune(joint.data, config, self.model or JOINT_BASE, joint)
 

@@ -19,7 +19,7 @@ from mirror_train.data.freedict import installed_dictionaries, read_freedict
 from mirror_train.data.installed_thesauri import has_thesaurus
 from mirror_train.data.strings import TOP, load_training_data, word_list
 from mirror_train.data.thesaurus import load_thesaurus
-from mirror_train.data.training_data import TrainingData
+from mirror_train.data.training_data import TrainingData, is_of
 from mirror_train.recipes.base_models import load_languages
 from mirror_train.systems.options import StringOptions
 
@@ -77,11 +77,13 @@ def joint_run(
     seed: int,
     synonyms: bool,
     known: Callable[[], Collection[str]],
+    contrast_words: bool = True,
 ) -> JointRun:
     """Read and join the strings of the languages, and the entries of the dictionaries.
 
     Synonyms of the installed thesauri are among the pairs where they are asked for. `known` returns
-    the languages that a teacher knows (see `joint_data`).
+    the languages that a teacher knows (see `joint_data`). Without `contrast_words` the words of all
+    other languages are left out: in one batch the translations of a word would be its negatives.
     """
     if strings.language is None or strings.data is not None:
         raise ConfigError("--joint goes with --lang TAG,TAG, without --data")
@@ -106,16 +108,31 @@ def joint_run(
         if synonyms:
             tag = name.partition(" ")[0]
             sources[name] = TrainingData.of_pairs(kept, name, language=tag)
+    taught, left_out = known(), ""
+    if taught and not contrast_words:
+        left_out = _leave_out_words(sources, [tag for tag in tags if not is_of(tag, taught)])
     data = joint_data(
         sources,
         temperature=languages.share_temperature,
         seed=seed,
         pairs=languages.pairs,
-        known=known(),
+        known=taught,
     )
     if is_first_process() and not languages.json:
-        print(f"{len(data)} pairs: {data.source}")
+        print(f"{len(data)} pairs: {data.source}{left_out}")
     return JointRun(data, held)
+
+
+def _leave_out_words(sources: dict[str, TrainingData | Entries], tags: list[str]) -> str:
+    """Leave the words of languages out, unless nothing else would be left; say which."""
+    if not tags or len(tags) == len(sources):
+        return ""
+    for tag in tags:
+        del sources[tag]
+    return (
+        f"\nnot contrasted, because translations of a word would be its negatives: the words of "
+        f"{', '.join(tags)} (--recipe joint-teacher contrasts them)"
+    )
 
 
 def _words(strings: StringOptions, tag: str) -> TrainingData:
