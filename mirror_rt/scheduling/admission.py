@@ -32,6 +32,10 @@ _RUNS_OF_LARGE, _PART_OF_WAIT = 2, 0.25
 # Seconds of a run for which others wait, if it had the devices alone: beside a second one it takes
 # twice as long. Its tokens are at least this multiple of the fixed cost of a run.
 _BRIEF_SECONDS, _BRIEF_COSTS = 0.015, 10
+# Seconds of a run in its caller's own thread, the event loop's; and requests after which nobody is
+# taken to come besides. While such a run lasts, nobody else is heard, so one of as many is left to
+# the device: who comes meanwhile shall share its runs.
+_MOMENT, _CALM = 0.004, 32
 
 
 class Queued(Protocol):
@@ -52,6 +56,7 @@ class Admission:
         self._queued, self._limits = queued, limits
         self._most_of_small = _RUNS_OF_LARGE * limits.token_budget
         self.open: set[Request] = set()  # admitted and not over
+        self._alone = 0  # requests in succession that came while none was open
         self._refusing_since: float | None = None  # the first refusal since one was admitted
         # Texts of small and large open requests, as far as they do not run yet.
         self._texts = {False: 0, True: 0}
@@ -69,6 +74,7 @@ class Admission:
             self._check(request, tokens)
             self._refusing_since = None
         request.admitted = True
+        self._alone = 0 if self.open else self._alone + 1
         self.open.add(request)
         self._texts[request.large] += request.waiting
         self.set_unqueued(request, tokens)
@@ -157,6 +163,11 @@ class Admission:
     def brief_tokens(self) -> float:
         """The tokens of a run for which others wait; infinity before the first run."""
         return max(self._least_brief, self.pace.tokens(_BRIEF_SECONDS))
+
+    def runs_at_once(self, tokens: int) -> bool:
+        """Return whether a request would run for a moment, alone as those before it did."""
+        calm = self._alone >= _CALM and self._alone % _CALM != 0
+        return calm and not self.open and 0 < self.pace.seconds(tokens) <= _MOMENT
 
     def room_for_large(self, most: float) -> float:
         """Return the tokens of large requests that may be queued now: at most `most`."""

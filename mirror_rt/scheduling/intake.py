@@ -58,10 +58,13 @@ class ReentryGuard(threading.local):
 class Intake:
     """Takes calls, from threads or asyncio tasks, into the queue of one scheduler."""
 
-    def __init__(self, pipeline: Pipeline, queue: RequestQueue, device: DeviceThread) -> None:
-        self._pipeline, self.queue = pipeline, queue
-        # A lookup is over before another thread has woken up.
-        self._lookups = device if pipeline.model.looks_up else None
+    def __init__(
+        self, pipeline: Pipeline, queue: RequestQueue, device: DeviceThread,
+        alone: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self._pipeline, self.queue, self._device = pipeline, queue, device
+        self._looks_up = pipeline.model.looks_up
+        self._alone = alone  # whether no other model has something to run
         # The second thread is for work of several steps. So large requests are tokenised one
         # after the other, and small ones wait for none of them.
         self._short, self._long = (
@@ -102,13 +105,16 @@ class Intake:
         self, inputs: Inputs, timeout: float | None, options: EncodeKeywords,
         times: RequestTimes | None, *, of_tokens: bool = False, exempt: bool = False,
         here: bool = False, prepare: Callable[[list[Any]], list[Any]] | None = None,
+        awaited: bool = False,
     ) -> Request:  # fmt: skip
         """Check a call, and queue its texts: at once if they are short, else once tokenised.
 
         With `here`, texts of any length are tokenised in this thread. With `exempt`, the call is
         admitted however much waits. `prepare` changes some texts at a time in the thread that
-        tokenises them. Texts that are tokenised in this thread are looked up here, too. The
-        caller holds the guard.
+        tokenises them. Texts that are tokenised in this thread are looked up here, too, and run
+        here where the call is `awaited` and nothing else would share their run: to wake the
+        device's thread, and be woken by it, takes longer than a moment's run. The caller holds the
+        guard.
         """
         request = self.request(inputs, timeout, options, times, of_tokens=of_tokens)
         request.exempt, request.prepare = exempt, prepare
@@ -121,13 +127,17 @@ class Intake:
                 if short and request.texts
                 else _tokenize(self._pipeline, request)
             )
-            self._put(request, rows, wake=self._lookups is None)
-            if self._lookups is not None:
-                self._lookups.run_next()
+            runs_here = self._looks_up or (awaited and short and self._runs_at_once(rows))
+            self._put(request, rows, wake=not runs_here)
+            if runs_here:
+                self._device.run_next()
         else:
             self.admit(request, "tokenize" if prepare is None else "shorten")
             self.tokenize_aside(request, self._put)
         return request
+
+    def _runs_at_once(self, rows: TokenRows) -> bool:
+        return self.queue.runs_at_once(len(rows.tokens.ids)) and self._alone()
 
     def admit(self, request: Request, work: Work) -> None:
         """Admit a request whose texts go to a tokenising thread, or refuse it."""
@@ -178,13 +188,15 @@ class Intake:
     ) -> Any:  # fmt: skip
         """Take in a call as `begin` does, and await its result."""
         with self.guard():
-            request = self.begin(inputs, timeout, options, times, **how)
+            request = self.begin(inputs, timeout, options, times, awaited=True, **how)
         return await self.result(request)
 
     async def result(self, request: Request) -> Any:
         """Await the result of a request, which fails when its time is over."""
         import asyncio  # imported here: a synchronous program saves 30 ms
 
+        if request.future.done():
+            return request.future.result()
         timer = None
         if (left := request.time_left) is not None:
             timer = asyncio.get_running_loop().call_later(left, self.queue.expire, request)

@@ -52,6 +52,11 @@ class RequestQueue:
                 raise
             self._statistics.requests += 1
 
+    def runs_at_once(self, tokens: int) -> bool:
+        """Return `Admission.runs_at_once`."""
+        with self._lock:
+            return self.admission.runs_at_once(tokens)
+
     def refusing(self, request: Request) -> tuple[float, str] | None:
         """Return `Admission.refusing`."""
         with self._lock:

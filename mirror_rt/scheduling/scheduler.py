@@ -115,7 +115,8 @@ class Scheduler:
             for pipeline, n in zip(pipelines, runs, strict=True)
             for _ in range(n)
         ]
-        self.intake = Intake(first, self._queue, self._devices[0])
+        alone = partial(turns.is_alone, self._share) if turns and self._share else (lambda: True)
+        self.intake = Intake(first, self._queue, self._devices[0], alone)
         self._on_batch = on_batch
         for device in self._devices:
             device.start()

@@ -55,6 +55,11 @@ class Turns:
             if share in self._shares:
                 self._shares.remove(share)
 
+    def is_alone(self, share: Share) -> bool:
+        """Return whether no other model has something to run, or had a moment ago."""
+        with self._changed:
+            return not self._is_shared(share, self._clock())
+
     def take(self, share: Share, more: Callable[[], bool]) -> Iterator[bool]:
         """Yield at each turn of a model, as long as there is `more` to run after it.
 
