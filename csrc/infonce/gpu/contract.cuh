@@ -19,7 +19,8 @@ struct ContractParams {
   std::int64_t panel_low;  // elements from the high to the low parts
   const float *row_log_weights, *column_log_weights;
   float *row_sums, *column_sums;
-  double* totals;  // [row tiles, column tiles, kTotals], where a teacher is followed; see Teacher
+  double* totals;  // [row tiles, column_tiles, kTotals], where a teacher is followed; see Teacher
+  std::int64_t column_tiles;
 };
 
 /// Which weights a kernel writes. Where a teacher is followed the first writes its weights, and the
@@ -152,7 +153,7 @@ __device__ void add_total(float part, const ContractParams& p, const Tile& tile)
   static_assert(kTile / Team::kRows * Team::kSize / kWarp <= kTotals);
   const double total = sum_of_warp(double{part}) * (tile.row == tile.column ? 0.5 : 1.0);
   if (lane_of_thread() != 0) return;
-  const std::int64_t index = tile.row / kTile * p.scores.columns.tiles() + tile.column / kTile;
+  const std::int64_t index = tile.row / kTile * p.column_tiles + tile.column / kTile;
   const int warp = (Team::number() * Team::kSize + Team::rank()) / kWarp;
   double& out = p.totals[index * kTotals + warp];
   out = (kRole == Role::kTeacher ? 0.0 : out) + total / kWeightScale;

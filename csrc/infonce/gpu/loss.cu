@@ -206,7 +206,8 @@ void contract(const Rows& rows, const Rows& columns, const Negatives& negatives,
                    column_log_weights,
                    row_sums,
                    symmetric ? row_sums : column_sums,
-                   teacher == nullptr ? nullptr : teacher->totals};
+                   teacher == nullptr ? nullptr : teacher->totals,
+                   columns.tiles()};
   const TileKernels kernels = choose_kernels(rows.split, are_bounded(scale));
   const auto run = [&](const Wave& wave) {
     p.wave = wave;
