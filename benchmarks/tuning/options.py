@@ -333,6 +333,8 @@ def main():
     arguments = parser.parse_args()
     result = {}
     for name in arguments.comparisons:
+        if not (arguments.model or "model" in TABLES[name]):
+            parser.error(f"{name} has no base model of its own: pass --model")
         comparison = Comparison(name, arguments)
         rows = comparison.rows(arguments.runs, arguments.seeds)
         titles, criteria = ([*rows["base"][kind]] for kind in ("sets", "criteria"))

@@ -137,7 +137,9 @@ class Intake:
         return request
 
     def _runs_at_once(self, rows: TokenRows) -> bool:
-        return self.queue.runs_at_once(len(rows.tokens.ids)) and self._alone()
+        """Return whether rows run in the caller's thread: on a card, which overlaps runs, none."""
+        overlaps = self._pipeline.model.parallel_runs > 1
+        return not overlaps and self.queue.runs_at_once(len(rows.tokens.ids)) and self._alone()
 
     def admit(self, request: Request, work: Work) -> None:
         """Admit a request whose texts go to a tokenising thread, or refuse it."""

@@ -25,21 +25,22 @@ class Counted:
     """A scheduler of one device, and of every run whether it was in the loop, and its texts."""
 
     def __init__(self, encoder, **options):
-        self.runs = []
+        self.runs, self._counted = [], threading.Semaphore(0)
         self.scheduler = Scheduler(encoder, on_batch=self.count, **options)
 
     def count(self, report):
         here = threading.current_thread() is threading.main_thread()
         self.runs.append((here, len(report.tokens)))
+        self._counted.release()
+
+    def wait(self):
+        """Wait for a run to be counted, which a device does after it gave the vector."""
+        assert self._counted.acquire(timeout=60)
 
     async def call(self, text):
-        """Encode a text, and wait for its run: the device counts it after it gave the vector."""
-        before, vector = len(self.runs), await self.scheduler.aencode(text)
-        for _ in range(20_000):
-            if len(self.runs) > before:
-                return vector
-            await asyncio.sleep(0.001)
-        raise TimeoutError(f"the run of {text!r} was not counted")
+        vector = await self.scheduler.aencode(text)
+        self.wait()
+        return vector
 
     async def alone(self, calls):
         for i in range(calls):
@@ -107,6 +108,7 @@ def test_a_failing_run_fails_its_call_alone():
         await counted.alone(CALM + 1)
         with pytest.raises(ValueError, match="failed on"):
             await counted.scheduler.aencode("x!")
+        counted.wait()
         await counted.alone(1)
 
     asyncio.run(main())
@@ -128,7 +130,17 @@ def test_long_texts_threads_and_runs_that_take_long_go_to_the_device(counted, mo
     asyncio.run(main())
     monkeypatch.setattr(admission, "_MOMENT", math.inf)
     counted.scheduler.encode("of a thread, which Ctrl-C may interrupt")
+    counted.wait()
     assert not counted.take_runs()[-1][0]
+
+
+def test_a_card_which_overlaps_runs_has_them_in_its_threads(bundle, monkeypatch):
+    encoder = Encoder.load(bundle)
+    monkeypatch.setattr(encoder.pipeline.model, "parallel_runs", 2)
+    counted = Counted(encoder)
+    asyncio.run(counted.alone(2 * CALM))
+    assert not any(here for here, _ in counted.take_runs())
+    counted.scheduler.close()
 
 
 def test_where_another_model_had_a_turn_just_now_the_device_runs(bundle):
