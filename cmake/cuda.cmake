@@ -98,7 +98,8 @@ endfunction()
 function(mirror_rt_add_cuda_module)
   # Without extras: link-time optimisation would not reach the device code anyway.
   pybind11_add_module(_cuda NO_EXTRAS
-    csrc/bindings/cuda.cpp csrc/infonce/gpu/batch.cpp csrc/infonce/gpu/loss.cu)
+    csrc/bindings/cuda.cpp csrc/infonce/gpu/batch.cpp csrc/infonce/gpu/loss.cu
+    csrc/infonce/gpu/taught.cpp)
   mirror_rt_set_up_cuda(_cuda)
   mirror_rt_add_tma()
   install(TARGETS _cuda LIBRARY DESTINATION mirror_train)

@@ -44,6 +44,14 @@ void define(pybind11::module_& m, const char* name, Result (*function)(Arguments
       pybind11::arg(names)..., pybind11::call_guard<pybind11::gil_scoped_release>());
 }
 
+/// Returns a method as a function that takes addresses.
+template <class T, class Result, class... Arguments>
+auto passing(Result (T::*method)(Arguments...) const) {
+  return [method](const T& object, Passed<Arguments>... arguments) {
+    return (object.*method)(arguments...);
+  };
+}
+
 /// Binds a structure whose constructor takes its `Fields`.
 template <class T, class... Fields, class... Names>
 auto define_struct(pybind11::module_& m, const char* type, Names... names) {

@@ -8,6 +8,7 @@
 #include "bindings/addresses.h"
 #include "infonce/gpu/batch.h"
 #include "infonce/gpu/loss.h"
+#include "infonce/gpu/taught.h"
 
 namespace py = pybind11;
 using namespace mirror_train;  // NOLINT: this file only binds this namespace
@@ -56,6 +57,25 @@ void bind_batch(py::module_& m) {
           py::call_guard<py::gil_scoped_release>());
 }
 
+/// Binds the passes of a batch that follows a teacher.
+void bind_taught_batch(py::module_& m) {
+  using Release = py::call_guard<py::gil_scoped_release>;
+  define_struct<TaughtInputs, void*, void*, void*, const std::int32_t*, double, double>(
+      m, "TaughtInputs", "z1", "z2", "teacher", "ranks", "scale", "teacher_scale");
+  py::class_<TaughtBatch>(m, "TaughtBatch", py::module_local())
+      .def(py::init<std::int64_t, bool, std::int64_t, std::int64_t, Dtype, int, int>(),
+           py::arg("n"), py::arg("two_views"), py::arg("dim"), py::arg("teacher_dim"),
+           py::arg("dtype"), py::arg("panel_tiles"), py::arg("logsumexp_tiles"))
+      .def_property_readonly("rows", &TaughtBatch::rows)
+      .def_property_readonly("bytes", &TaughtBatch::bytes)
+      .def_property_readonly("finish_bytes", &TaughtBatch::finish_bytes)
+      .def_property_readonly("sums", &TaughtBatch::sums)
+      .def_property_readonly("totals", &TaughtBatch::totals)
+      .def("begin", passing(&TaughtBatch::begin), Release())
+      .def("contract", passing(&TaughtBatch::contract), Release())
+      .def("finish", passing(&TaughtBatch::finish), Release());
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_cuda, m) {
@@ -67,4 +87,5 @@ PYBIND11_MODULE(_cuda, m) {
   m.def("tma_obstacle", &tma_obstacle, py::arg("device"));
   m.def("trust_tma", &trust_tma, py::arg("device"));
   bind_batch(m);
+  bind_taught_batch(m);
 }

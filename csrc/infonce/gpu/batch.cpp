@@ -1,60 +1,12 @@
 #include "infonce/gpu/batch.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
+
+#include "infonce/gpu/workspace.h"
 
 namespace mirror_train {
 
 namespace {
-
-// The most tiles of a panel of fp16 weights, 254 MB: so large that the sums are rarely read and
-// written again.
-constexpr int kPanelTiles = 88 * 88;
-// The multiprocessors of an H100 or H200, which take the sums of a wave in rounds.
-constexpr int kMultiprocessors = 132;
-// Tiles in each direction of a wave of logsumexp: enough to keep every GPU busy, while the partial
-// results take at most 2 * 128 * 128 * 128 * 8 bytes = 32 MB.
-constexpr int kLogsumexpSide = 128;
-
-std::int64_t padded(std::int64_t count) { return std::int64_t{tiles_of(count)} * kTile; }
-
-std::int64_t area(const WaveSize& wave) { return std::int64_t{wave.row_tiles} * wave.column_tiles; }
-
-/// Splits `count` into the fewest even parts of at most `most`; returns the size of a part.
-int even_part(int count, int most) {
-  const int parts = (count + std::max(1, most) - 1) / std::max(1, most);
-  return (count + parts - 1) / parts;
-}
-
-/// Returns how many tiles of rows and of columns a wave of at most `most` tiles has.
-///
-/// Waves are as square as can be, because then the least is read and written between them. Those of
-/// a symmetric problem are squares of the full size, as far as it goes: that size fills the GPU.
-/// The others are of about equal size.
-WaveSize wave_of(int rows, int columns, int most, bool symmetric) {
-  const int side = std::max(1, static_cast<int>(std::sqrt(static_cast<double>(most))));
-  if (symmetric) return {std::min(columns, side), std::min(columns, side)};
-  if (rows <= columns) {
-    const int height = even_part(rows, side);
-    return {height, even_part(columns, most / height)};
-  }
-  const int width = even_part(columns, side);
-  return {even_part(rows, most / width), width};
-}
-
-/// Returns how many tiles a panel in `parts` has, if `outputs` blocks sum up a row of tiles.
-///
-/// A wave on the diagonal has side * outputs sums, and the others twice as many: the side is the
-/// largest for which these are whole rounds, or else the largest for which those of the others are.
-int panel_tiles_for(int outputs, int parts) {
-  const int most = static_cast<int>(std::sqrt(kPanelTiles / parts));
-  for (const int sums : {kMultiprocessors, kMultiprocessors / 2}) {
-    const int step = sums / std::gcd(sums, outputs);
-    if (step <= most) return most / step * step * (most / step * step);
-  }
-  return most * most;
-}
 
 Blocks all_blocks(const BatchBlocks& z, const BatchSize& size, Dtype dtype) {
   return {{z.z1, z.z2, z.hard}, {size.n, size.n, size.n_hard}, dtype};
@@ -69,27 +21,6 @@ Blocks other_blocks(const BatchBlocks& z, const BatchSize& size, Dtype dtype) {
 }
 
 }  // namespace
-
-/// Hands out the parts of a workspace one after another; from null on, to know how many bytes they
-/// take.
-class Batch::Workspace {
- public:
-  explicit Workspace(void* start) : next_(reinterpret_cast<std::uintptr_t>(start)) {}
-
-  template <typename T>
-  T* take(std::int64_t count) {
-    constexpr std::uintptr_t kAlignment = 256;
-    T* part = reinterpret_cast<T*>(next_);
-    const std::uintptr_t bytes = static_cast<std::uintptr_t>(count) * sizeof(T);
-    next_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    return part;
-  }
-
-  std::int64_t end() const { return static_cast<std::int64_t>(next_); }
-
- private:
-  std::uintptr_t next_;
-};
 
 /// This process's rows, those with their positives, and the columns: in one process and both ways
 /// all are the same. `anchors` are the rows of view 1 of all processes, for the gradient of
@@ -115,10 +46,7 @@ struct Batch::Backward {
 Batch::Batch(BatchSize own, BatchSize all, std::int64_t dim, Dtype dtype, bool one_way,
              int panel_tiles, int logsumexp_tiles)
     : own_(own), all_(all), dim_(dim), dtype_(dtype), one_way_(one_way) {
-  const int parts = dtype == Dtype::kFloat32 ? 2 : 1;
-  const std::int64_t stride = padded(dim);
-  const int outputs = static_cast<int>(stride / width_of_sums(stride, parts == 2));
-  panel_tiles_ = panel_tiles > 0 ? panel_tiles : panel_tiles_for(outputs, parts);
+  panel_tiles_ = panel_tiles > 0 ? panel_tiles : panel_tiles_of(dim, dtype == Dtype::kFloat32);
   logsumexp_tiles_ = logsumexp_tiles > 0 ? logsumexp_tiles : kLogsumexpSide;
 }
 
@@ -137,10 +65,7 @@ WaveSize Batch::panel_wave(const Rows& rows, const Rows& columns) const {
 }
 
 Rows Batch::take_rows(Workspace& workspace, std::int64_t count) const {
-  const bool split = dtype_ == Dtype::kFloat32;
-  const std::int64_t stride = padded(dim_);
-  auto* unit = workspace.take<std::uint16_t>(padded(count) * stride * (split ? 2 : 1));
-  return {unit, workspace.take<float>(count), count, dim_, stride, split};
+  return workspace.take_rows(count, dim_, dtype_ == Dtype::kFloat32);
 }
 
 Batch::Sides Batch::take_sides(Workspace& workspace) const {
@@ -228,7 +153,7 @@ void Batch::backward(int device, const BatchInputs& in, const float* weights,
   const auto add = [&](const Rows& left, const Rows& right, const float* of_left,
                        const float* of_right, float* left_sums, float* right_sums) {
     contract(left, right, negatives(in), of_left, of_right, in.scale, panel_wave(left, right),
-             b.panel, left_sums, right_sums, stream);
+             b.panel, left_sums, right_sums, nullptr, stream);
   };
   if (!one_way_) {
     add(rows, columns, log_weights, alone() ? log_weights : all_log_weights, b.row_sums, nullptr);

@@ -7,6 +7,8 @@
 
 namespace mirror_train {
 
+class Workspace;
+
 /// The embeddings of a batch, or their gradients: two views of strings, and hard negatives.
 struct BatchBlocks {
   void *z1, *z2;
@@ -54,7 +56,6 @@ class Batch {
                 const BatchBlocks& gradients, void* stream) const;
 
  private:
-  class Workspace;
   struct Sides;
   struct Forward;
   struct Backward;

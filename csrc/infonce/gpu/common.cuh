@@ -20,6 +20,12 @@ __device__ inline float exp_approx(float x) { return exp2_approx(x * static_cast
 
 __device__ inline int lane_of_thread() { return static_cast<int>(threadIdx.x) % kWarp; }
 
+template <typename T>
+__device__ T sum_of_warp(T value) {
+  for (int lane = kWarp / 2; lane > 0; lane /= 2) value += __shfl_xor_sync(kAllLanes, value, lane);
+  return value;
+}
+
 __device__ inline int warp_of_thread() { return static_cast<int>(threadIdx.x) / kWarp; }
 
 __device__ inline std::uint16_t* unit_row(const Rows& rows, std::int64_t row) {

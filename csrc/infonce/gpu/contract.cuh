@@ -19,7 +19,13 @@ struct ContractParams {
   std::int64_t panel_low;  // elements from the high to the low parts
   const float *row_log_weights, *column_log_weights;
   float *row_sums, *column_sums;
+  double* totals;  // [row tiles, column_tiles, kTotals], where a teacher is followed; see Teacher
+  std::int64_t column_tiles;
 };
+
+/// Which weights a kernel writes. Where a teacher is followed the first writes its weights, and the
+/// second, of the student, writes what is left when these are taken off.
+enum class Role { kAlone, kTeacher, kStudent };
 
 /// A tile of weights on its way to memory, and what they are computed from besides the scores.
 struct WeightsTile {
@@ -52,6 +58,10 @@ struct BoundedWeight {
   static __device__ float of_element(float element, const Scores& s, float row, float column) {
     return bounded_exponential<kSplit>(element, s) * (row + column);
   }
+
+  static __device__ float score_of(float element, const Scores& s) {
+    return element * s.scale * static_cast<float>(1 / kLog2E);
+  }
 };
 
 /// W_ij = exp(s_ij + a_i) + exp(s_ij + a_j), for any scores.
@@ -63,6 +73,8 @@ struct AnyWeight {
     return (clamped(fmaf(element, s.scale, row)) + clamped(fmaf(element, s.scale, column))) *
            kWeightScale;
   }
+
+  static __device__ float score_of(float element, const Scores& s) { return element * s.scale; }
 
   /// Returns e^x. It exceeds 1 only by rounding, so it is clamped to 1, in a way that passes NaN
   /// on.
@@ -85,12 +97,32 @@ __device__ float column_line(const ContractParams& p, std::int64_t column) {
   return Weight::of_line(log_weight_at(p.column_log_weights, column, p.scores.negatives.n_columns));
 }
 
+/// A tile of the panel of weights.
+struct PanelTile {
+  std::uint16_t* high;
+  std::int64_t pitch, low;  // elements to the next line, and from the high to the low parts
+
+  /// Returns the weight in memory, times kWeightScale.
+  template <bool kSplit>
+  __device__ float at(int row, int column) const {
+    const std::uint16_t* element = high + row * pitch + column;
+    const float value = half_value(*element);
+    return kSplit ? fmaf(half_value(element[low]), 1 / kLowWeightScale, value) : value;
+  }
+};
+
+/// Returns a weight times a score; masked scores are infinite, and their weights 0.
+__device__ inline float weighted_score(float weight, float score) {
+  return weight == 0 ? 0.0f : weight * score;
+}
+
 /// Turns the cosines of a tile into weights, times kWeightScale, by the lines of its rows and
-/// columns.
-template <typename Weight, bool kSplit, typename Accumulator>
-__device__ void weigh(Accumulator& values, const Scores& s, const float* row_lines,
-                      const float* column_lines) {
-  float rows[Accumulator::kRows];
+/// columns. Returns this thread's part of the total of a teacher's weights times its scores, or
+/// less those of the student.
+template <Role kRole, typename Weight, bool kSplit, typename Accumulator>
+__device__ float weigh(Accumulator& values, const Scores& s, const float* row_lines,
+                       const float* column_lines, const PanelTile& panel) {
+  float rows[Accumulator::kRows], total = 0;
 #pragma unroll
   for (int r = 0; r < Accumulator::kRows; ++r) rows[r] = row_lines[Accumulator::row(r)];
 #pragma unroll
@@ -99,9 +131,32 @@ __device__ void weigh(Accumulator& values, const Scores& s, const float* row_lin
 #pragma unroll
     for (int r = 0; r < Accumulator::kRows; ++r) {
       float& value = values.at(r, c);
-      value = Weight::template of_element<kSplit>(value, s, rows[r], column);
+      const float element = value;
+      value = Weight::template of_element<kSplit>(element, s, rows[r], column);
+      if constexpr (kRole == Role::kTeacher) {
+        if (!kSplit) value = half_value(half_bits(value));  // as the student will read it
+        total += weighted_score(value, Weight::score_of(element, s));
+      } else if constexpr (kRole == Role::kStudent) {
+        const float followed = panel.at<kSplit>(Accumulator::row(r), Accumulator::column(c));
+        total -= weighted_score(followed, Weight::score_of(element, s));
+        value -= followed;
+      }
     }
   }
+  return total;
+}
+
+/// Adds a warp's part of the total of a tile to memory; the teacher's part is the first. A tile on
+/// the diagonal has both terms of every pair twice.
+template <Role kRole, typename Team>
+__device__ void add_total(float part, const ContractParams& p, const Tile& tile) {
+  static_assert(kTile / Team::kRows * Team::kSize / kWarp <= kTotals);
+  const double total = sum_of_warp(double{part}) * (tile.row == tile.column ? 0.5 : 1.0);
+  if (lane_of_thread() != 0) return;
+  const std::int64_t index = tile.row / kTile * p.column_tiles + tile.column / kTile;
+  const int warp = (Team::number() * Team::kSize + Team::rank()) / kWarp;
+  double& out = p.totals[index * kTotals + warp];
+  out = (kRole == Role::kTeacher ? 0.0 : out) + total / kWeightScale;
 }
 
 /// Copies a team's rows of a tile from the accumulators to `out` in fp16, through shared memory so
@@ -146,13 +201,15 @@ __device__ void keep_low_parts(Accumulator& values) {
 }
 
 /// Weighs a tile and stores it, in as many parts as the unit rows have; a team calls it.
-template <typename Team, typename Weight, bool kSplit, typename Accumulator>
+template <typename Team, Role kRole, typename Weight, bool kSplit, typename Accumulator>
 __device__ void store_weights(Accumulator& values, const ContractParams& p, const Tile& tile,
                               const float* row_lines, const float* column_lines,
                               std::uint16_t* shared) {
-  weigh<Weight, kSplit>(values, p.scores, row_lines, column_lines);
   std::uint16_t* out = p.panel + static_cast<std::int64_t>(tile.row_slot) * kTile * p.panel_pitch +
                        tile.column_slot * kTile;
+  const float total = weigh<kRole, Weight, kSplit>(values, p.scores, row_lines, column_lines,
+                                                   {out, p.panel_pitch, p.panel_low});
+  if constexpr (kRole != Role::kAlone) add_total<kRole, Team>(total, p, tile);
   store_tile<Team>(values, shared, out, p.panel_pitch);
   if constexpr (kSplit) {
     keep_low_parts(values);
@@ -160,7 +217,7 @@ __device__ void store_weights(Accumulator& values, const ContractParams& p, cons
   }
 }
 
-template <typename Core, bool kSplit, typename Weight>
+template <typename Core, bool kSplit, Role kRole, typename Weight>
 __global__ __launch_bounds__(Core::kThreads,
                              min_blocks(kSplit)) void weights_tiles(ContractParams p) {
   if constexpr (!Core::template kUsed<kSplit>) return;
@@ -182,7 +239,7 @@ __global__ __launch_bounds__(Core::kThreads,
 #pragma unroll
   for (int n = 0; n < kLines; ++n) shared.tile.lines[first + n * Core::kThreads] = own_lines[n];
   __syncthreads();
-  store_weights<BlockTeam<Core::kThreads>, Weight, kSplit>(
+  store_weights<BlockTeam<Core::kThreads>, kRole, Weight, kSplit>(
       values, p, tile, shared.tile.lines, shared.tile.lines + kTile, shared.tile.weights);
 }
 

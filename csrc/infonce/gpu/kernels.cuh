@@ -11,6 +11,8 @@ namespace mirror_train {
 struct TileKernels {
   void (*logsumexp)(const LogsumexpParams&, void* stream);
   void (*weights)(const ContractParams&, void* stream);
+  void (*teacher_weights)(const ContractParams&, void* stream);
+  void (*student_weights)(const ContractParams&, void* stream);
   void (*accumulate)(const ContractParams&, void* stream);
   int column_parts;  // see LogsumexpParams
 };
@@ -30,10 +32,10 @@ void launch_logsumexp(const LogsumexpParams& p, void* stream) {
          sizeof(LogsumexpStorage<Core, Sum>), stream, p);
 }
 
-template <typename Core, bool kSplit, typename Weight>
+template <typename Core, bool kSplit, Role kRole, typename Weight>
 void launch_weights(const ContractParams& p, void* stream) {
-  launch("weights_tiles", weights_tiles<Core, kSplit, Weight>, tile_blocks(p.wave), Core::kThreads,
-         sizeof(WeightsStorage), stream, p);
+  launch("weights_tiles", weights_tiles<Core, kSplit, kRole, Weight>, tile_blocks(p.wave),
+         Core::kThreads, sizeof(WeightsStorage), stream, p);
 }
 
 template <typename Core, bool kSplit>
@@ -46,8 +48,12 @@ void launch_accumulate(const ContractParams& p, void* stream) {
 
 template <typename Core, bool kSplit, typename Sum, typename Weight>
 TileKernels kernels_of() {
-  return {launch_logsumexp<Core, kSplit, Sum>, launch_weights<Core, kSplit, Weight>,
-          launch_accumulate<Core, kSplit>, 1};
+  return {launch_logsumexp<Core, kSplit, Sum>,
+          launch_weights<Core, kSplit, Role::kAlone, Weight>,
+          launch_weights<Core, kSplit, Role::kTeacher, Weight>,
+          launch_weights<Core, kSplit, Role::kStudent, Weight>,
+          launch_accumulate<Core, kSplit>,
+          1};
 }
 
 /// Returns the kernels for bounded scores or any, of split rows or not.

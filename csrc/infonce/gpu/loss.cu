@@ -194,7 +194,7 @@ void objective(const Rows& rows, const Rows& partners, const Pairs& pairs, const
 void contract(const Rows& rows, const Rows& columns, const Negatives& negatives,
               const float* row_log_weights, const float* column_log_weights, double scale,
               WaveSize wave_size, std::uint16_t* panel, float* row_sums, float* column_sums,
-              void* stream) {
+              const Teacher* teacher, void* stream) {
   const bool symmetric = rows.unit == columns.unit;
   const std::int64_t pitch = std::int64_t{wave_size.column_tiles} * kTile;
   ContractParams p{make_scores(rows, columns, negatives, scale),
@@ -205,11 +205,21 @@ void contract(const Rows& rows, const Rows& columns, const Negatives& negatives,
                    row_log_weights,
                    column_log_weights,
                    row_sums,
-                   symmetric ? row_sums : column_sums};
+                   symmetric ? row_sums : column_sums,
+                   teacher == nullptr ? nullptr : teacher->totals,
+                   columns.tiles()};
   const TileKernels kernels = choose_kernels(rows.split, are_bounded(scale));
   const auto run = [&](const Wave& wave) {
     p.wave = wave;
-    kernels.weights(p, stream);
+    if (teacher == nullptr) {
+      kernels.weights(p, stream);
+    } else {
+      ContractParams followed = p;
+      followed.scores = make_scores(teacher->rows, teacher->rows, negatives, teacher->scale);
+      followed.row_log_weights = followed.column_log_weights = teacher->log_weights;
+      choose_kernels(rows.split, are_bounded(teacher->scale)).teacher_weights(followed, stream);
+      kernels.student_weights(p, stream);
+    }
     kernels.accumulate(p, stream);
   };
   // Rows without a loss have no weights of their own; in a symmetric problem their sums come from

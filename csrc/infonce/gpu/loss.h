@@ -105,13 +105,27 @@ void objective(const Rows& rows, const Rows& partners, const Pairs& pairs, const
                double scale, bool decoupled, double factor, float* loss, float* weights,
                float* log_weights, double* work, void* stream);
 
+/// The most warps that work on a tile, of which each has a total of its own.
+constexpr int kTotals = 8;
+
+/// The fixed vectors of a teacher, one for each row and as many parts, and their log weights
+/// [n_rows]. The sum of `totals` [row tiles, column tiles, kTotals], 0 before, becomes that over i
+/// and j of exp(t_ij + a_i) (t_ij - s_ij), where t_ij are the teacher's scores.
+struct Teacher {
+  Rows rows;
+  const float* log_weights;
+  double scale;
+  double* totals;
+};
+
 /// Writes row_sums [rows rounded up to kTile, stride] and, unless it is null, column_sums of the
 /// corresponding shape. Null log weights stand for -inf. Works in `panel` [rows.split ? 2 : 1,
-/// row_tiles * kTile, column_tiles * kTile].
+/// row_tiles * kTile, column_tiles * kTile]. In a symmetric problem W is less by that of a
+/// `teacher`, unless it is null.
 void contract(const Rows& rows, const Rows& columns, const Negatives& negatives,
               const float* row_log_weights, const float* column_log_weights, double scale,
               WaveSize wave, std::uint16_t* panel, float* row_sums, float* column_sums,
-              void* stream);
+              const Teacher* teacher, void* stream);
 
 /// Writes the gradients of the blocks that `rows` was made from. `grad_output` is read on the
 /// device.

@@ -9,12 +9,6 @@ namespace mirror_train {
 constexpr int kRowThreads = kRowsPerBlock * kWarp;
 constexpr float kShortest = 1e-12f;  // rows shorter than this are divided by it
 
-template <typename T>
-__device__ T sum_of_warp(T value) {
-  for (int lane = kWarp / 2; lane > 0; lane /= 2) value += __shfl_xor_sync(kAllLanes, value, lane);
-  return value;
-}
-
 __device__ inline std::int64_t row_of_warp() {
   return static_cast<std::int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kWarp;
 }

@@ -106,7 +106,7 @@ struct TmaWeightsStorage {
   float column_lines[kConsumers][kWidth];
 };
 
-template <bool kSplit, typename Weight>
+template <bool kSplit, Role kRole, typename Weight>
 __global__ __launch_bounds__(kTmaThreads, 1) void tma_weights_tiles(
     const __grid_constant__ TmaParams<ContractParams> t) {
   constexpr int kWidth = width_of_scores(kSplit);
@@ -131,8 +131,8 @@ __global__ __launch_bounds__(kTmaThreads, 1) void tma_weights_tiles(
     WarpgroupTeam::sync();
     for_each_tile(values, p.wave, group, [&](WgmmaAccumulator<>& half, const Tile& tile, int h) {
       mask(half, p.scores, tile);
-      store_weights<WarpgroupTeam, Weight, kSplit>(half, p, tile, shared.row_lines,
-                                                   column_lines + h * kTile, shared.weights);
+      store_weights<WarpgroupTeam, kRole, Weight, kSplit>(half, p, tile, shared.row_lines,
+                                                          column_lines + h * kTile, shared.weights);
     });
   });
 }
@@ -230,12 +230,12 @@ void launch_tma_logsumexp(const LogsumexpParams& p, void* stream) {
              tma_params(p, groups_of<kWidth / kTile>(p.wave)), stream);
 }
 
-template <bool kSplit, typename Weight>
+template <bool kSplit, Role kRole, typename Weight>
 void launch_tma_weights(const ContractParams& p, void* stream) {
   constexpr int kWidth = width_of_scores(kSplit);
   using Storage = TmaWeightsStorage<kWidth>;
   static_assert(sizeof(Storage) <= kMostSharedBytes);
-  launch_tma("weights_tiles", tma_weights_tiles<kSplit, Weight>, sizeof(Storage),
+  launch_tma("weights_tiles", tma_weights_tiles<kSplit, kRole, Weight>, sizeof(Storage),
              tma_params(p, groups_of<kWidth / kTile>(p.wave)), stream);
 }
 
@@ -263,8 +263,12 @@ void launch_tma_accumulate(const ContractParams& p, void* stream) {
 
 template <bool kSplit, typename Sum, typename Weight>
 TileKernels tma_kernels_of() {
-  return {launch_tma_logsumexp<kSplit, Sum>, launch_tma_weights<kSplit, Weight>,
-          launch_tma_accumulate<kSplit>, kConsumers};
+  return {launch_tma_logsumexp<kSplit, Sum>,
+          launch_tma_weights<kSplit, Role::kAlone, Weight>,
+          launch_tma_weights<kSplit, Role::kTeacher, Weight>,
+          launch_tma_weights<kSplit, Role::kStudent, Weight>,
+          launch_tma_accumulate<kSplit>,
+          kConsumers};
 }
 
 }  // namespace mirror_train

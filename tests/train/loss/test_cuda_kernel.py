@@ -15,41 +15,14 @@ from mirror_train.loss.kernel import Gathered, Inputs, Options
 from mirror_train.loss.torch_kernel import TorchKernel
 
 pytestmark = [pytest.mark.full, pytest.mark.compiled]
-GUARD = 256  # bytes before and after every workspace and result
 # Errors of gradients, relative to their norm: of 16-bit input the rounding of the unit rows times
 # 1 / temperature, and that of the result.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 5e-3}
 
 
 @pytest.fixture
-def guarded(monkeypatch):
-    """What torch.empty and empty_like give is NaN, and nothing may write beside it."""
-    empty, buffers = torch.empty, []
-
-    def allocate(*shape, dtype=torch.float32, device=None):
-        shape = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        size = math.prod(shape) * dtype.itemsize
-        buffer = empty(size + 2 * GUARD, dtype=torch.uint8).fill_(0xFF)
-        buffers.append(buffer)
-        return buffer[GUARD : GUARD + size].view(dtype).view(shape)
-
-    monkeypatch.setattr(torch, "empty", allocate)
-    monkeypatch.setattr(torch, "empty_like", lambda z: allocate(z.shape, dtype=z.dtype))
-    yield
-    monkeypatch.undo()
-    for buffer in buffers:
-        assert (buffer[:GUARD] == 0xFF).all()
-        assert (buffer[-GUARD:] == 0xFF).all()
-
-
-@pytest.fixture
 def kernel(emulation, guarded):
     return CudaKernel(emulation)
-
-
-@pytest.fixture(params=["mma", "tma"])
-def core(request, monkeypatch):
-    monkeypatch.setenv("MIRROR_RT_CUDA_CORE", request.param)
 
 
 def inside_nan(tensor):

@@ -10,6 +10,7 @@ from torch.nn import functional
 from kernel_tiers import EMULATED, kernel_tiers
 from mirror_rt import _core
 from mirror_train.loss.cpu_kernel import CpuKernel
+from mirror_train.loss.cuda_kernel import CudaKernel
 from mirror_train.loss.infonce import infonce
 from mirror_train.loss.soft_targets import soft_targets
 from native_build import build_emulated, emulated_sets
@@ -172,3 +173,60 @@ def test_views_that_are_changed_before_the_gradient_are_refused():
         views[0].zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.fixture
+def on_cuda(emulation, guarded, core, monkeypatch):
+    """The CUDA kernels on the host, by either core, in several waves of few tiles."""
+
+    def use(panel_tiles=0):
+        kernel = CudaKernel(emulation, panel_tiles=panel_tiles, logsumexp_tiles=panel_tiles)
+        monkeypatch.setattr(sys.modules[soft_targets.__module__], "kernel_named", lambda _: kernel)
+
+    return use
+
+
+@pytest.mark.full
+@pytest.mark.compiled
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("views", [1, 2])
+def test_cuda_gives_the_value_and_gradient_of_float64(on_cuda, dtype, views):
+    # Of 16-bit input the rounding of the unit rows times 1 / temperature, and that of the result.
+    bounds = {torch.float32: (3e-6, 1e-5), torch.bfloat16: (2e-3, 5e-3)}[dtype]
+    bounds = dict(zip(("loss_tol", "grad_tol"), bounds, strict=True))
+    for panel_tiles, n, options in (
+        (0, 150, {"temperature": 0.1}),
+        (1, 150, {"temperature": 0.2, "teacher_temperature": 0.05}),
+        (4, 290, {"temperature": 0.1, "weight": 0.4 if views == 2 else 1.0}),
+        (0, 50, {"temperature": 0.1, "group_ids": torch.arange(50) // 3}),
+        (1, 3, {"temperature": 0.1}),
+    ):
+        on_cuda(panel_tiles)
+        check(vectors(n, views=views, dtype=dtype, dims=(40, 150)), **options, **bounds)
+
+
+@pytest.mark.full
+@pytest.mark.compiled
+def test_cuda_at_low_temperatures_of_either_side(on_cuda):
+    on_cuda()
+    low = {"loss_tol": 6e-5, "grad_tol": 1e-4}
+    check(vectors(140), temperature=0.01, teacher_temperature=0.1, **low)
+    check(vectors(140), temperature=0.1, teacher_temperature=0.01, weight=0.5, **low)
+
+
+@pytest.mark.full
+@pytest.mark.compiled
+def test_cuda_passes_nan_on_and_gives_the_same_bits(on_cuda):
+    on_cuda(1)
+    runs = []
+    for _ in range(2):
+        views, teacher = vectors(200)
+        loss = soft_targets(views, teacher, temperature=0.1, weight=0.5)
+        loss.backward()
+        runs.append((loss.detach(), *(view.grad for view in views)))
+    assert all(torch.equal(one, other) for one, other in zip(*runs, strict=True))
+    for spoilt in range(2):
+        views, teacher = vectors(200)
+        with torch.no_grad():
+            (views[0], teacher)[spoilt][150, 1] = math.inf if spoilt else math.nan
+        assert soft_targets(views, teacher, temperature=0.1, weight=0.5).isnan()

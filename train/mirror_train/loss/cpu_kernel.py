@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mirror_rt import _core
+from mirror_train.loss.following import Following, Gradients
 from mirror_train.loss.kernel import Inputs, Objective, Options, Variant
 from mirror_train.loss.problem import Problem, Sums
 
@@ -87,11 +87,8 @@ class CpuKernel:
         temperature: float,
         teacher_temperature: float,
         weight: float,
-    ) -> tuple[Tensor, Callable[[float], list[Tensor]]]:
-        """Return the loss of `mirror_train.loss.soft_targets`, and its gradients times a factor.
-
-        The student's weights are those of NT-Xent and of Q together: both have n_i.
-        """
+    ) -> tuple[Tensor, Gradients]:
+        """Return the loss of `mirror_train.loss.soft_targets`, and what gives its gradients."""
         variant: Variant = "ntxent" if len(views) > 1 else "one_way"  # then view 2 is not read
         problem = Problem.of(
             Inputs(views[0], views[-1], None, ids), Options(temperature, variant, "cpu")
@@ -100,38 +97,32 @@ class CpuKernel:
         execution = self._execution(rows)
         n = self._logsumexp(problem, rows, rows, execution)
         teacher_n = self._teacher_n(teacher, ids, teacher_temperature, execution)
-        # Of every other string, the rows of both views are candidates, which are alike.
-        teacher_n = (teacher_n + math.log(len(views))).repeat(len(views))
         if len(views) > 1:
-            plain, g, _ = self._objective(problem, rows, rows, n, execution)
+            plain = self._objective(problem, rows, rows, n, execution)
             pairs = self._pairs(problem)
         else:
-            plain, g = _empty().zero_(), _empty(problem.count).zero_()
+            plain = Objective(_empty().zero_(), _empty(problem.count).zero_(), _empty(0))
             pairs = self._native.InfoncePairs(0, 0, True)
-        g = (1 - weight) * g
-        alone = n == -math.inf  # no other string to follow the teacher's cosines with
-        a = ((g + weight).log() - n).masked_fill(alone, -math.inf)
-        teacher_a = (math.log(weight) - teacher_n).masked_fill(alone, -math.inf)
+        following = Following.of(n, teacher_n, plain, weight)
         targets = self._normalize([teacher] * len(views))
         sums = self._new_sums(rows, execution)
         total = self._native.infonce_contract(
             rows.native,
             None,
             self._negatives(problem),
-            a.data_ptr(),
-            a.data_ptr(),
+            following.log_weights.data_ptr(),
+            following.log_weights.data_ptr(),
             problem.scale,
             self._native.InfonceTeacher(
-                targets.native, teacher_a.data_ptr(), 1 / teacher_temperature
+                targets.native, following.teacher_log_weights.data_ptr(), 1 / teacher_temperature
             ),
             execution,
             sums.data_ptr(),
             0,
         )
-        divergence = weight * (n - teacher_n).masked_fill(alone, 0).double().sum() + total
-        loss = (1 - weight) * plain + (divergence / problem.count).float()
-        return loss, lambda factor: self._finish(
-            sums, rows, rows, pairs, g, factor * problem.scale / problem.count
+        factor = problem.scale / problem.count
+        return following.loss(torch.tensor(total, dtype=torch.float64)), lambda grad: self._finish(
+            sums, rows, rows, pairs, following.g, factor * grad.item()
         )
 
     def _teacher_n(

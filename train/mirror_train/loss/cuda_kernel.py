@@ -9,6 +9,8 @@ torch's current stream, so that calls can be captured in a CUDA graph.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from mirror_train.loss.cpu_kernel import DTYPES, address
 from mirror_train.loss.cuda_device import call_on_device, extension
+from mirror_train.loss.following import Following, Gradients
 from mirror_train.loss.kernel import Gathered, Inputs, Objective, Options
 
 _MOST_BATCHES = 64  # kept; only a new one takes time
@@ -115,6 +118,63 @@ class CudaKernel:
             0 if hard is None else grads[2].data_ptr(),
         )
         return grads
+
+    def follow(
+        self,
+        views: Sequence[Tensor],
+        teacher: Tensor,
+        ids: Tensor | None,
+        *,
+        temperature: float,
+        teacher_temperature: float,
+        weight: float,
+    ) -> tuple[Tensor, Gradients]:
+        """Return the loss of `mirror_train.loss.soft_targets`, and what gives its gradients."""
+        z1, z2 = views[0], views[1] if len(views) > 1 else None
+        self._check(Inputs(z1, views[-1], None, ids), z1)
+        batch = self._cuda.TaughtBatch(
+            len(z1), z2 is not None, z1.shape[1], teacher.shape[1],
+            getattr(self._cuda.Dtype, DTYPES[z1.dtype]), *self._waves,
+        )  # fmt: skip
+        ranks = None
+        if ids is not None:
+            ranks = torch.searchsorted(ids.sort().values, ids, out_int32=True).repeat(len(views))
+        inputs = self._cuda.TaughtInputs(
+            z1.data_ptr(), address(z2), teacher.data_ptr(), address(ranks),
+            1 / temperature, 1 / teacher_temperature,
+        )  # fmt: skip
+        call = partial(call_on_device, self._cuda, z1.get_device())
+        empty = partial(torch.empty, dtype=torch.float32, device=z1.device)
+        bytes_of = partial(torch.empty, dtype=torch.uint8, device=z1.device)
+        workspace, n, teacher_n = bytes_of(batch.bytes), empty(batch.rows), empty(len(z1))
+        plain = Objective(empty(()), empty(batch.rows), empty(batch.rows))
+        call(
+            batch.begin, inputs, workspace.data_ptr(), n.data_ptr(), teacher_n.data_ptr(),
+            *(part.data_ptr() for part in plain),
+        )  # fmt: skip
+        if z2 is None:  # without a partner there is nothing to contrast
+            plain.loss.zero_()
+            plain.weights.zero_()
+        following = Following.of(n, teacher_n, plain, weight)
+        sums = empty(batch.sums)
+        totals = torch.zeros(batch.totals, dtype=torch.float64, device=z1.device)
+        call(
+            batch.contract, inputs, following.log_weights.data_ptr(),
+            following.teacher_log_weights.data_ptr(), workspace.data_ptr(), sums.data_ptr(),
+            totals.data_ptr(),
+        )  # fmt: skip
+
+        def gradients(grad: Tensor) -> list[Tensor]:
+            grads = [torch.empty_like(view) for view in views]
+            workspace = bytes_of(batch.finish_bytes)
+            call(
+                batch.finish, inputs, sums.data_ptr(), following.g.data_ptr(),
+                1 / temperature / batch.rows, grad.data_ptr(), workspace.data_ptr(),
+                grads[0].data_ptr(), grads[1].data_ptr() if z2 is not None else 0,
+            )  # fmt: skip
+            return grads
+
+        return following.loss(totals.sum()), gradients
 
     def _batch(self, inputs: Inputs, options: Options) -> _Batch:
         """Return the batch of inputs like these, which are checked only when it is made."""

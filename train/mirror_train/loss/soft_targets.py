@@ -21,9 +21,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from mirror_train.loss import cuda_device
 from mirror_train.loss.autograd import once
-from mirror_train.loss.cpu_kernel import DTYPES, CpuKernel
+from mirror_train.loss.cpu_kernel import DTYPES
 from mirror_train.loss.dispatch import kernel_named
+from mirror_train.loss.following import FollowingKernel
 from mirror_train.loss.infonce import check_inputs, check_temperature
 
 
@@ -38,8 +40,9 @@ def soft_targets(
 ) -> Tensor:
     """Return how far the cosines of N strings are from those of a teacher, in nats.
 
-    It is computed by the CPU, in C++; vectors of another device are copied there and back, and
-    float64 is rounded to float32. The gradient itself cannot be differentiated.
+    It is computed in C++ on the CPU, or in CUDA where the extension was built and the views are on
+    its device; vectors of another device are copied to the CPU and back, and float64 is rounded to
+    float32. The gradient itself cannot be differentiated.
 
     Args:
         views: one view or two of the same strings, [N, D] each, of any scale, floating point.
@@ -76,14 +79,18 @@ def soft_targets(
     for one in (temperature, teacher_temperature):
         check_temperature(one)
     dtype = views[0].dtype if views[0].dtype in DTYPES else torch.float32
+    device = views[0].device
+    name = "cpu" if cuda_device.unavailable_reason(device, dtype) else "cuda"
+    runs_on = torch.device("cpu") if name == "cpu" else device
     found = _SoftTargets.apply(  # type: ignore[no-untyped-call]
+        name,
         {"temperature": float(temperature), "teacher_temperature": float(teacher_temperature),
          "weight": float(weight)},
-        teacher.detach().to("cpu", torch.float32).contiguous(),
-        None if group_ids is None else group_ids.cpu(),
-        *(view.to("cpu", dtype).contiguous() for view in views),
+        teacher.detach().to(runs_on, torch.float32).contiguous(),
+        None if group_ids is None else group_ids.to(runs_on).contiguous(),
+        *(view.to(runs_on, dtype).contiguous() for view in views),
     )  # fmt: skip
-    return cast(Tensor, found).to(views[0].device)
+    return cast(Tensor, found).to(device)
 
 
 class _SoftTargets(torch.autograd.Function):
@@ -91,9 +98,10 @@ class _SoftTargets(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, options: dict[str, float], teacher: Tensor, ids: Tensor | None, *views: Tensor
-    ) -> Tensor:
-        kernel = cast(CpuKernel, kernel_named("cpu"))
+        ctx: Any, name: str, options: dict[str, float], teacher: Tensor, ids: Tensor | None,
+        *views: Tensor,
+    ) -> Tensor:  # fmt: skip
+        kernel = cast(FollowingKernel, kernel_named(name))
         loss, ctx.gradients = kernel.follow(views, teacher, ids, **options)
         ctx.save_for_backward(*views)  # which tells when one is changed in place before
         return loss
@@ -102,5 +110,5 @@ class _SoftTargets(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> Any:
         views = ctx.saved_tensors
         with torch.no_grad():
-            grads = ctx.gradients(grad_output.item())
-        return (None, None, None, *once(views, grads))
+            grads = ctx.gradients(grad_output)
+        return (None, None, None, None, *once(views, grads))

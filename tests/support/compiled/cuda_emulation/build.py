@@ -10,9 +10,10 @@ from types import ModuleType
 
 from paths import ROOT
 
-_HOST = [ROOT / "csrc" / "bindings" / "cuda.cpp", ROOT / "csrc" / "infonce" / "gpu" / "batch.cpp"]
-_KERNELS = ROOT / "csrc" / "infonce" / "gpu" / "loss.cu"
-_TMA = ROOT / "csrc" / "infonce" / "gpu" / "tma.cu"
+_GPU = ROOT / "csrc" / "infonce" / "gpu"
+_HOST = [ROOT / "csrc" / "bindings" / "cuda.cpp", _GPU / "batch.cpp", _GPU / "taught.cpp"]
+_KERNELS = _GPU / "loss.cu"
+_TMA = _GPU / "tma.cu"
 _FLAGS = [
     "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-DMIRROR_CUDA_EMULATION",
     "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas",  # '#pragma unroll' is for nvcc
@@ -37,7 +38,7 @@ def build(compiler: str, folder: Path, *, architecture: int) -> ModuleType:
 
 def _digest(compiler: str) -> str:
     digest = hashlib.sha256(repr((compiler, _FLAGS, sysconfig.get_config_var("SOABI"))).encode())
-    sources = [_HOST[0], *(ROOT / "csrc" / "infonce" / "gpu").iterdir()]
+    sources = [_HOST[0], ROOT / "csrc" / "bindings" / "addresses.h", *_GPU.iterdir()]
     for path in sorted([*sources, *Path(__file__).parent.glob("*.h")]):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
