@@ -97,19 +97,51 @@ __device__ float column_line(const ContractParams& p, std::int64_t column) {
   return Weight::of_line(log_weight_at(p.column_log_weights, column, p.scores.negatives.n_columns));
 }
 
-/// A tile of the panel of weights.
-struct PanelTile {
-  std::uint16_t* high;
-  std::int64_t pitch, low;  // elements to the next line, and from the high to the low parts
+/// A tile of fp16 elements in shared memory. Chunks of its lines are permuted so that neither
+/// threads with parts of an accumulator nor those that copy whole lines have bank conflicts.
+struct SharedTile {
+  std::uint16_t* elements;
 
-  /// Returns the weight in memory, times kWeightScale.
-  template <bool kSplit>
-  __device__ float at(int row, int column) const {
-    const std::uint16_t* element = high + row * pitch + column;
-    const float value = half_value(*element);
-    return kSplit ? fmaf(half_value(element[low]), 1 / kLowWeightScale, value) : value;
+  static __device__ int offset(int row, int chunk) {
+    return row * kTile + (chunk ^ row % 8) * kChunk;
+  }
+
+  /// Returns the elements of this row from this even column on, and the next.
+  __device__ std::uint32_t& pair(int row, int column) const {
+    return *reinterpret_cast<std::uint32_t*>(elements + offset(row, column / kChunk) +
+                                             column % kChunk);
+  }
+
+  /// Calls body(chunk in shared memory, chunk of the panel) with a team's rows of the tile.
+  template <typename Team, typename Body>
+  __device__ void for_each_chunk(std::uint16_t* panel, std::int64_t pitch, const Body& body) const {
+    constexpr int kLineChunks = kTile / kChunk;
+#pragma unroll
+    for (int n = 0; n < Team::kRows * kLineChunks / Team::kSize; ++n) {
+      const int index = Team::rank() + n * Team::kSize;
+      const int row = Team::first_row() + index / kLineChunks, chunk = index % kLineChunks;
+      body(elements + offset(row, chunk), panel + row * pitch + chunk * kChunk);
+    }
+  }
+
+  /// Load a team's rows from the panel, or store them there, in whole lines.
+  template <typename Team>
+  __device__ void load(std::uint16_t* panel, std::int64_t pitch) const {
+    for_each_chunk<Team>(panel, pitch, [](void* own, const void* far) { copy_chunk(own, far); });
+    Team::sync();
+  }
+  template <typename Team>
+  __device__ void store(std::uint16_t* panel, std::int64_t pitch) const {
+    Team::sync();
+    for_each_chunk<Team>(panel, pitch, [](const void* own, void* far) { copy_chunk(far, own); });
+    Team::sync();
   }
 };
+
+/// Returns number `n` of two in fp16.
+__device__ inline float half_of_pair(std::uint32_t pair, int n) {
+  return half_value(static_cast<std::uint16_t>(pair >> (16 * n)));
+}
 
 /// Returns a weight times a score; masked scores are infinite, and their weights 0.
 __device__ inline float weighted_score(float weight, float score) {
@@ -117,30 +149,48 @@ __device__ inline float weighted_score(float weight, float score) {
 }
 
 /// Turns the cosines of a tile into weights, times kWeightScale, by the lines of its rows and
-/// columns. Returns this thread's part of the total of a teacher's weights times its scores, or
-/// less those of the student.
+/// columns, in `shared`; of split ones the low parts are left in `values`. A student takes off what
+/// it finds in `shared` and, from `low` on, in the panel. Returns this thread's part of the total
+/// of a teacher's weights times its scores, or less those of the student.
 template <Role kRole, typename Weight, bool kSplit, typename Accumulator>
 __device__ float weigh(Accumulator& values, const Scores& s, const float* row_lines,
-                       const float* column_lines, const PanelTile& panel) {
-  float rows[Accumulator::kRows], total = 0;
+                       const float* column_lines, const SharedTile& shared,
+                       const std::uint16_t* low, std::int64_t pitch) {
+  float total = 0;
 #pragma unroll
-  for (int r = 0; r < Accumulator::kRows; ++r) rows[r] = row_lines[Accumulator::row(r)];
+  for (int r = 0; r < Accumulator::kRows; ++r) {
+    const int row = Accumulator::row(r);
+    const float row_line = row_lines[row];
 #pragma unroll
-  for (int c = 0; c < Accumulator::kColumns; ++c) {
-    const float column = column_lines[Accumulator::column(c)];
-#pragma unroll
-    for (int r = 0; r < Accumulator::kRows; ++r) {
-      float& value = values.at(r, c);
-      const float element = value;
-      value = Weight::template of_element<kSplit>(element, s, rows[r], column);
-      if constexpr (kRole == Role::kTeacher) {
-        if (!kSplit) value = half_value(half_bits(value));  // as the student will read it
-        total += weighted_score(value, Weight::score_of(element, s));
-      } else if constexpr (kRole == Role::kStudent) {
-        const float followed = panel.at<kSplit>(Accumulator::row(r), Accumulator::column(c));
-        total -= weighted_score(followed, Weight::score_of(element, s));
-        value -= followed;
+    for (int c = 0; c < Accumulator::kColumns; c += 2) {
+      const int column = Accumulator::column(c);
+      std::uint32_t& pair = shared.pair(row, column);
+      std::uint32_t followed = 0, followed_low = 0;
+      if constexpr (kRole == Role::kStudent) {
+        followed = pair;
+        if constexpr (kSplit) {
+          followed_low = *reinterpret_cast<const std::uint32_t*>(low + row * pitch + column);
+        }
       }
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        float& value = values.at(r, c + n);
+        const float element = value;
+        value = Weight::template of_element<kSplit>(element, s, row_line, column_lines[column + n]);
+        if constexpr (kRole == Role::kTeacher) {
+          // As the student will read it.
+          const float stored = kSplit ? value : half_value(half_bits(value));
+          total += weighted_score(stored, Weight::score_of(element, s));
+        } else if constexpr (kRole == Role::kStudent) {
+          float teachers = half_of_pair(followed, n);
+          if constexpr (kSplit) {
+            teachers = fmaf(half_of_pair(followed_low, n), 1 / kLowWeightScale, teachers);
+          }
+          total -= weighted_score(teachers, Weight::score_of(element, s));
+          value -= teachers;
+        }
+      }
+      pair = half_pair(values.at(r, c), values.at(r, c + 1));
     }
   }
   return total;
@@ -159,43 +209,16 @@ __device__ void add_total(float part, const ContractParams& p, const Tile& tile)
   out = (kRole == Role::kTeacher ? 0.0 : out) + total / kWeightScale;
 }
 
-/// Copies a team's rows of a tile from the accumulators to `out` in fp16, through shared memory so
-/// that whole lines are written.
-template <typename Team, typename Accumulator>
-__device__ void store_tile(const Accumulator& values, std::uint16_t* shared, std::uint16_t* out,
-                           std::int64_t pitch) {
-  // Lines of kTile elements are permuted so that neither writing nor reading has bank conflicts.
-  const auto offset = [](int row, int chunk) { return row * kTile + (chunk ^ row % 8) * kChunk; };
+/// Replaces the values of a tile by their rounding errors in fp16, times kLowWeightScale.
+template <typename Accumulator>
+__device__ void place_low_parts(const Accumulator& values, const SharedTile& shared) {
+  const auto low = [](float x) { return (x - half_value(half_bits(x))) * kLowWeightScale; };
 #pragma unroll
   for (int r = 0; r < Accumulator::kRows; ++r) {
-    const int row = Accumulator::row(r);
 #pragma unroll
     for (int c = 0; c < Accumulator::kColumns; c += 2) {
-      const int column = Accumulator::column(c);
-      std::uint16_t* pair = shared + offset(row, column / kChunk) + column % kChunk;
-      *reinterpret_cast<std::uint32_t*>(pair) = half_pair(values.at(r, c), values.at(r, c + 1));
-    }
-  }
-  Team::sync();
-  constexpr int kLineChunks = kTile / kChunk;
-#pragma unroll
-  for (int n = 0; n < Team::kRows * kLineChunks / Team::kSize; ++n) {
-    const int index = Team::rank() + n * Team::kSize;
-    const int row = Team::first_row() + index / kLineChunks, chunk = index % kLineChunks;
-    copy_chunk(out + row * pitch + chunk * kChunk, shared + offset(row, chunk));
-  }
-  Team::sync();
-}
-
-/// Replaces every value by its rounding error in fp16, times kLowWeightScale.
-template <typename Accumulator>
-__device__ void keep_low_parts(Accumulator& values) {
-#pragma unroll
-  for (int r = 0; r < Accumulator::kRows; ++r) {
-#pragma unroll
-    for (int c = 0; c < Accumulator::kColumns; ++c) {
-      const float high = half_value(half_bits(values.at(r, c)));
-      values.at(r, c) = (values.at(r, c) - high) * kLowWeightScale;
+      shared.pair(Accumulator::row(r), Accumulator::column(c)) =
+          half_pair(low(values.at(r, c)), low(values.at(r, c + 1)));
     }
   }
 }
@@ -204,16 +227,17 @@ __device__ void keep_low_parts(Accumulator& values) {
 template <typename Team, Role kRole, typename Weight, bool kSplit, typename Accumulator>
 __device__ void store_weights(Accumulator& values, const ContractParams& p, const Tile& tile,
                               const float* row_lines, const float* column_lines,
-                              std::uint16_t* shared) {
+                              const SharedTile& shared) {
   std::uint16_t* out = p.panel + static_cast<std::int64_t>(tile.row_slot) * kTile * p.panel_pitch +
                        tile.column_slot * kTile;
+  if constexpr (kRole == Role::kStudent) shared.load<Team>(out, p.panel_pitch);
   const float total = weigh<kRole, Weight, kSplit>(values, p.scores, row_lines, column_lines,
-                                                   {out, p.panel_pitch, p.panel_low});
+                                                   shared, out + p.panel_low, p.panel_pitch);
   if constexpr (kRole != Role::kAlone) add_total<kRole, Team>(total, p, tile);
-  store_tile<Team>(values, shared, out, p.panel_pitch);
+  shared.store<Team>(out, p.panel_pitch);
   if constexpr (kSplit) {
-    keep_low_parts(values);
-    store_tile<Team>(values, shared, out + p.panel_low, p.panel_pitch);
+    place_low_parts(values, shared);
+    shared.store<Team>(out + p.panel_low, p.panel_pitch);
   }
 }
 
@@ -240,7 +264,7 @@ __global__ __launch_bounds__(Core::kThreads,
   for (int n = 0; n < kLines; ++n) shared.tile.lines[first + n * Core::kThreads] = own_lines[n];
   __syncthreads();
   store_weights<BlockTeam<Core::kThreads>, kRole, Weight, kSplit>(
-      values, p, tile, shared.tile.lines, shared.tile.lines + kTile, shared.tile.weights);
+      values, p, tile, shared.tile.lines, shared.tile.lines + kTile, {shared.tile.weights});
 }
 
 /// Returns the panel of weights from element [row, column] as an operand.
