@@ -48,9 +48,9 @@
 // W_ij takes two.
 //
 // Files in infonce/gpu: pipeline.cuh and mma.cuh hold the main loop for all cards, tma.cuh that of
-// compute capability 9.0; tiles.cuh the waves, masks and scores; logsumexp.cuh, merge.cuh and
-// contract.cuh what is done with a tile; kernels.cuh and tma_kernels.cuh the launches; rows.cuh the
-// steps linear in M; batch.cpp the passes.
+// compute capability 9.0; tiles.cuh the waves, masks and scores; logsumexp.cuh, merge.cuh,
+// weights.cuh and contract.cuh what is done with a tile; kernels.cuh and tma_kernels.cuh the
+// launches; rows.cuh the steps linear in M; batch.cpp the passes.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>

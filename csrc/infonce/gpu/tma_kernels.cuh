@@ -131,8 +131,8 @@ __global__ __launch_bounds__(kTmaThreads, 1) void tma_weights_tiles(
     WarpgroupTeam::sync();
     for_each_tile(values, p.wave, group, [&](WgmmaAccumulator<>& half, const Tile& tile, int h) {
       mask(half, p.scores, tile);
-      store_weights<WarpgroupTeam, kRole, Weight, kSplit>(half, p, tile, shared.row_lines,
-                                                          column_lines + h * kTile, {shared.weights});
+      store_weights<WarpgroupTeam, kRole, Weight, kSplit>(
+          half, p, tile, shared.row_lines, column_lines + h * kTile, {shared.weights});
     });
   });
 }

@@ -128,7 +128,7 @@ class Kernel:
         """
         last = max((i.address for loop in self.main_loops() for i in loop), default=0)
         after = [i for i in self.code if i.address > last]
-        parted = (n for n, i in enumerate(after) if i.opcode == "WARPSYNC.COLLECTIVE")
+        parted = (n for n, i in enumerate(after) if i.opcode.startswith("WARPSYNC.COLLECTIVE"))
         return Counter(i.opcode for i in after[: next(parted, None)])
 
 
