@@ -7,7 +7,9 @@ The sides take turns with 24 texts each, and with single short texts. What count
 time, which other programs change less than the clock's; a ratio is the median of those of a turn.
 BUNDLE has an fp32 and an int8 graph. onnxruntime itself takes no less than the processor has: to
 compare with it on AVX2, name in PYTHONPATH the folder of a copy in whose library the instruction
-`xgetbv` is replaced with `push 7; pop rax` (6a 07 58), which says that there is no AVX-512.
+`xgetbv` is replaced with `push 7; pop rax` (6a 07 58), which says that there is no AVX-512. Where
+the processor has AVX-VNNI, also replace `cpuid; test al, 16` (0f a2 a8 10) with 0f a2 a8 00, or
+onnxruntime takes that.
 """
 
 from __future__ import annotations
