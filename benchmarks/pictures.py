@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
-RESULTS = ROOT / "benchmarks" / "results" / "encode-2026-11-23-2-x-amd-epyc.json"
+RESULTS = ROOT / "benchmarks" / "results" / "encode-2026-11-28-2-x-amd-epyc.json"
 LANGUAGES = ROOT / "docs" / "guides" / "my-language.md"
 # Label -> the contender in RESULTS.
 CONTENDERS = {
@@ -24,6 +24,7 @@ CONTENDERS = {
     "mirror_rt, fp32": "mirror-rt native fp32",
     "onnxruntime, own loop": "onnxruntime sketch",
     "fastembed": "fastembed",
+    "llama.cpp, f16": "llama.cpp f16",
     "sentence-transformers": "sentence-transformers torch",
 }
 # A row of the table of languages with both figures; the first is taken of several.

@@ -4,11 +4,11 @@
 
 The contenders are this project in fp32 and int8 on onnxruntime, and in fp32, bf16 and int8 on each
 of its other engines; sentence-transformers with PyTorch, in fp32 and bfloat16, and with its ONNX
-and OpenVINO backends; fastembed; light-embed; CTranslate2 in float32 and int8; and forty lines of
-onnxruntime on this project's graph. Each runs in a process and an environment of its own, which the
-script makes in --cache and keeps; the script itself does, too, so nothing needs to be installed,
-and nothing that is installed takes part. All have the model all-MiniLM-L6-v2, the same texts and
-the same processors.
+and OpenVINO backends; fastembed; light-embed; CTranslate2 in float32 and int8; llama.cpp in f32,
+f16 and q8_0; and forty lines of onnxruntime on this project's graph. Each runs in a process and an
+environment of its own, which the script makes in --cache and keeps; the script itself does, too, so
+nothing needs to be installed, and nothing that is installed takes part. All have the model
+all-MiniLM-L6-v2, the same texts and the same processors.
 
 First all vectors are compared; a contender whose vectors disagree is left out, with the reason, and
 so is one that cannot be installed or started.

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +28,7 @@ CLASSES = {
 }
 
 PROJECT, ORT = "PROJECT", "onnxruntime==1.31.1"
+LLAMA_CPP = "llama-cpp-python==0.3.36"
 
 
 class Environment(NamedTuple):
@@ -61,6 +63,8 @@ ENVIRONMENTS = {
     "light-embed": Environment(("light-embed==1.0.9", ORT)),
     "ctranslate2": Environment(("ctranslate2==4.8.5", "tokenizers==0.23.3")),
     "ctranslate2 converter": Environment(("ctranslate2==4.8.5",), below="st-torch"),
+    # Built here, for the instructions of this processor.
+    "llama.cpp": Environment((LLAMA_CPP, "numpy==2.4.6")),
 }
 
 
@@ -86,6 +90,7 @@ CONTENDERS = {
         f"mirror-rt {engine} {precision}": Contender(environment, "bundle", precision == "fp32")
         for engine, environment in ENGINES.items()
         for precision in ("fp32", "bf16", "int8")
+        if (engine, precision) != ("openvino", "int8")  # made of fp32, where it has no int8
     },
     "onnxruntime sketch": Contender("sketch", "bundle"),
     "sentence-transformers torch": Contender("st-torch", "transformers"),
@@ -97,6 +102,10 @@ CONTENDERS = {
     "light-embed": Contender("light-embed", "onnx"),
     "CTranslate2 float32": Contender("ctranslate2", "ctranslate2"),
     "CTranslate2 int8": Contender("ctranslate2", "ctranslate2", exact=False),
+    # Its own tokenizer cuts words in Devanagari differently, of which there are a few.
+    "llama.cpp f32": Contender("llama.cpp", "gguf", exact=False),
+    "llama.cpp f16": Contender("llama.cpp", "gguf", exact=False),
+    "llama.cpp q8_0": Contender("llama.cpp", "gguf", exact=False),
 }
 
 
@@ -202,8 +211,8 @@ def fingerprint():
 
 
 def model_of(cache, kind, bundle):
-    """Return a model's folder: `bundle`, `transformers`, or, with token vectors as output, `onnx`,
-    `openvino` or `ctranslate2`.
+    """Return a model's folder: `bundle`, `transformers`, `gguf`, or, with token vectors as output,
+    `onnx`, `openvino` or `ctranslate2`.
     """
     if kind == "bundle":
         return bundle or make_bundle(cache)
@@ -212,6 +221,8 @@ def model_of(cache, kind, bundle):
     source = Path(call_driver(cache, "-c", code).splitlines()[-1])
     if kind == "ctranslate2":
         return make_converted(cache, source)
+    if kind == "gguf":
+        return make_gguf(cache, source)
     return source if kind == "transformers" else make_exported(cache, source, kind)
 
 
@@ -272,6 +283,28 @@ def make_converted(cache, source):
     python = python_of(cache, "ctranslate2 converter")
     call([str(python), "-c", code, str(source), str(made)], cwd=cache,
          env=os.environ | OWN_PACKAGES | {"HF_HUB_OFFLINE": "1"})  # fmt: skip
+    made.rename(folder)
+    return folder
+
+
+def make_gguf(cache, source):
+    """Convert the model to llama.cpp's format, by the script in the sources of its package."""
+    folder = cache / "gguf"
+    if folder.is_dir():
+        return folder
+    print("  converting the model for llama.cpp", flush=True)
+    made = cache / "gguf.making"
+    shutil.rmtree(made, ignore_errors=True)
+    call([str(python_of(cache, "llama.cpp")), "-m", "pip", "download", "--quiet", "--no-deps",
+          "--no-binary", ":all:", "--dest", str(made), LLAMA_CPP])  # fmt: skip
+    with tarfile.open(next(made.glob("*.tar.gz"))) as archive:
+        archive.extractall(made, filter="data")
+    script = next(made.glob("*/vendor/llama.cpp/convert_hf_to_gguf.py"))
+    for precision in ("f32", "f16", "q8_0"):
+        call([str(python_of(cache, "st-torch")), str(script), str(source), "--outtype", precision,
+              "--outfile", str(made / f"{precision}.gguf")], cwd=cache,
+             env=os.environ | OWN_PACKAGES | {"HF_HUB_OFFLINE": "1"})  # fmt: skip
+    shutil.rmtree(script.parents[2])
     made.rename(folder)
     return folder
 

@@ -238,6 +238,34 @@ class CTranslate2:
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
+class LlamaCpp:
+    """Tokenizes by itself, one text after another, and puts the texts of a batch into one row of
+    tokens, without padding.
+    """
+
+    batches = (1, 4, 8, 16, 32, 64)
+    most_tokens = 2048  # of a batch, of which the context has a place for each
+
+    def __init__(self, folder, threads, precision="f32"):
+        import llama_cpp
+
+        self.model = llama_cpp.Llama(
+            f"{folder}/{precision}.gguf", embedding=True, n_ctx=self.most_tokens,
+            n_batch=self.most_tokens, n_ubatch=self.most_tokens, n_threads=threads,
+            n_threads_batch=threads, flash_attn=True, verbose=False,
+        )  # fmt: skip
+
+    def encode(self, texts, batch):
+        import numpy as np
+
+        vectors = np.array([
+            vector
+            for start in range(0, len(texts), batch)
+            for vector in self.model.embed(texts[start : start + batch])
+        ], np.float32)  # fmt: skip
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
 CONTENDERS = {
     "mirror-rt fp32": MirrorRt,
     **{
@@ -266,6 +294,10 @@ CONTENDERS = {
     "light-embed": LightEmbed,
     "CTranslate2 float32": CTranslate2,
     "CTranslate2 int8": functools.partial(CTranslate2, compute_type="int8"),
+    **{
+        f"llama.cpp {precision}": functools.partial(LlamaCpp, precision=precision)
+        for precision in ("f32", "f16", "q8_0")
+    },
 }
 
 
