@@ -1,4 +1,4 @@
-"""The CUDA kernels on a GPU, through the public function, against float64 in plain PyTorch.
+"""The CUDA kernels on a GPU, through the public functions, against float64 in plain PyTorch.
 
 Every test runs once for each core; MIRROR_RT_CUDA_CORE names one alone.
 """
@@ -13,6 +13,7 @@ from torch import nn
 from mirror_train import infonce
 from mirror_train.loss.cuda_kernel import CudaKernel
 from mirror_train.loss.kernel import Inputs, Options
+from mirror_train.loss.soft_targets import soft_targets
 
 pytestmark = [
     pytest.mark.full,
@@ -99,6 +100,25 @@ def test_parity(dtype, n, d, temperature, variant, hard, grouped):
     if d > 1:  # else the gradient is 0
         assert relative(grads, expected) < TOLERANCE[dtype]
     again_loss, again = evaluate(blocks, **options)
+    assert torch.equal(loss, again_loss)
+    assert all(torch.equal(x, y) for x, y in zip(grads, again, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("n", [3, 150, 2000])
+def test_soft_targets_are_those_of_the_processor(dtype, n):
+    blocks = views(n, 384, dtype=dtype)
+    teacher = torch.randn(n, 768, generator=torch.Generator().manual_seed(1))
+    ids = torch.arange(n) // 2
+    found = []
+    for device in ("cuda", "cuda", "cpu"):
+        own = [block.detach().to(device).requires_grad_() for block in blocks]
+        loss = soft_targets(own, teacher.to(device), temperature=0.1, weight=0.5,
+                            group_ids=ids.to(device))  # fmt: skip
+        found.append((loss.cpu(), [g.cpu() for g in torch.autograd.grad(loss, own)]))
+    (loss, grads), (again_loss, again), (truth, expected) = found
+    torch.testing.assert_close(loss, truth, rtol=TOLERANCE[dtype], atol=1e-6)
+    assert relative(grads, expected) < TOLERANCE[dtype]
     assert torch.equal(loss, again_loss)
     assert all(torch.equal(x, y) for x, y in zip(grads, again, strict=True))
 
