@@ -30,7 +30,7 @@ CONTENDERS = {
 # A row of the table of languages with both figures; the first is taken of several.
 ROW = re.compile(r"^\| (\w+) \(\w+\) \|[^|]*\| (\.\d+) \| (\.\d+)", re.MULTILINE)
 OURS, OTHERS = "#3f51b5", "#9fa8b0"
-WIDTH, LINE, BAR, LABELS = 760, 26, 17, 170
+WIDTH, TOP, LINE, BAR, LABELS = 760, 30, 26, 17, 170
 
 Bar = tuple[str, float, str, str]  # label, length, text beside it, colour
 
@@ -53,8 +53,9 @@ def bars(left: int, top: int, width: int, title: str, rows: Sequence[Bar]) -> li
     return drawn
 
 
-def svg(title: str, height: int, drawn: Sequence[str], below: str) -> str:
-    """Return a picture with a line of text below the drawing."""
+def svg(title: str, rows: int, drawn: Sequence[str], below: str) -> str:
+    """Return a picture with room for its rows of bars, and a line of text below them."""
+    height = TOP + 12 + LINE * rows + 34
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
@@ -79,7 +80,7 @@ def speed() -> str:
             (label * labelled, of[figure], f"{of[figure]:.0f}", colour)
             for (label, of), colour in zip(found.items(), colours, strict=True)
         ]
-        return bars(left, 30, 220, title, rows)
+        return bars(left, TOP, 220, title, rows)
 
     about = results["about"]
     below = (
@@ -90,7 +91,7 @@ def speed() -> str:
         *panel("mixed", LABELS, "texts a second", labelled=True),
         *panel("memory", LABELS + 300, "peak memory, MB", labelled=False),
     ]
-    return svg("Texts a second and memory, beside other libraries", 206, drawn, below)
+    return svg("Texts a second and memory, beside other libraries", len(found), drawn, below)
 
 
 def words() -> str:
@@ -106,8 +107,8 @@ def words() -> str:
         "Spearman's rho with human scores of similarity (Multi-SimLex; SimLex-999 in German and "
         "Italian), multilingual-e5-small"
     )
-    drawn = bars(90, 30, 560, "likeness of words, as people see it", rows)
-    return svg("Words before and after tuning", 30 + 12 + LINE * len(rows) + 36, drawn, below)
+    drawn = bars(90, TOP, 560, "likeness of words, as people see it", rows)
+    return svg("Words before and after tuning", len(rows), drawn, below)
 
 
 if __name__ == "__main__":

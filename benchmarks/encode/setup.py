@@ -29,6 +29,7 @@ CLASSES = {
 
 PROJECT, ORT = "PROJECT", "onnxruntime==1.31.1"
 LLAMA_CPP = "llama-cpp-python==0.3.36"
+GGUF = ("f32", "f16", "q8_0")  # precisions of its files
 
 
 class Environment(NamedTuple):
@@ -102,10 +103,8 @@ CONTENDERS = {
     "light-embed": Contender("light-embed", "onnx"),
     "CTranslate2 float32": Contender("ctranslate2", "ctranslate2"),
     "CTranslate2 int8": Contender("ctranslate2", "ctranslate2", exact=False),
-    # Its own tokenizer cuts words in Devanagari differently, of which there are a few.
-    "llama.cpp f32": Contender("llama.cpp", "gguf", exact=False),
-    "llama.cpp f16": Contender("llama.cpp", "gguf", exact=False),
-    "llama.cpp q8_0": Contender("llama.cpp", "gguf", exact=False),
+    # No vector must agree, but the mean: its own tokenizer cuts words in Devanagari differently.
+    **{f"llama.cpp {name}": Contender("llama.cpp", "gguf", exact=False) for name in GGUF},
 }
 
 
@@ -219,11 +218,7 @@ def model_of(cache, kind, bundle):
     load = "from mirror_train.model.model_folder import DEFAULT_MODEL, resolve_model"
     code = f"{load}; print(resolve_model(DEFAULT_MODEL)[0])"
     source = Path(call_driver(cache, "-c", code).splitlines()[-1])
-    if kind == "ctranslate2":
-        return make_converted(cache, source)
-    if kind == "gguf":
-        return make_gguf(cache, source)
-    return source if kind == "transformers" else make_exported(cache, source, kind)
+    return source if kind == "transformers" else make_once(cache, kind, source)
 
 
 def call_driver(cache, *line):
@@ -241,20 +236,33 @@ def make_bundle(cache):
     return folder
 
 
-def make_exported(cache, source, backend):
-    """Make the graph that sentence-transformers exports; its limit is 512 tokens, like ours."""
-    folder = cache / backend
-    if folder.is_dir():
-        return folder
-    print(f"  exporting the {backend} graph of the peers", flush=True)
-    made = cache / f"{backend}.making"
-    shutil.rmtree(made, ignore_errors=True)
+def make_once(cache, kind, source):
+    """Make the model of a kind from that of transformers, whole or not at all, and keep it."""
+    folder, made = cache / kind, cache / f"{kind}.making"
+    if not folder.is_dir():
+        print(f"  making the {kind} model of the peers", flush=True)
+        shutil.rmtree(made, ignore_errors=True)
+        {"ctranslate2": convert, "gguf": convert_to_gguf}.get(kind, export)(cache, source, made)
+        made.rename(folder)
+    return folder
+
+
+def call_offline(cache, environment, *line):
+    """Run the Python of an environment, which sees its own packages alone and no model hub."""
+    python = str(python_of(cache, environment))
+    call([python, *map(str, line)], cwd=cache,
+         env=os.environ | OWN_PACKAGES | {"HF_HUB_OFFLINE": "1"})  # fmt: skip
+
+
+def export(cache, source, made):
+    """Make the graph that sentence-transformers exports for the backend `made` is named after; its
+    limit is 512 tokens, like ours.
+    """
     code = (
         "import sys; from sentence_transformers import SentenceTransformer as S; "
         "S(sys.argv[1], backend=sys.argv[3], device='cpu').save_pretrained(sys.argv[2])"
     )
-    call([str(python_of(cache, f"st-{backend}")), "-c", code, str(source), str(made), backend],
-         cwd=cache, env=os.environ | OWN_PACKAGES | {"HF_HUB_OFFLINE": "1"})  # fmt: skip
+    call_offline(cache, f"st-{made.stem}", "-c", code, source, made, made.stem)
     # fastembed and light-embed read two files that newer versions of transformers do not write.
     for name in ("special_tokens_map.json", "config.json"):
         if not (made / name).is_file():
@@ -264,49 +272,28 @@ def make_exported(cache, source, backend):
     tokenizer = json.loads((made / "tokenizer.json").read_text(encoding="utf-8"))
     truncation = {"direction": "Right", "max_length": 512, "strategy": "LongestFirst", "stride": 0}
     change_json(made / "tokenizer.json", truncation=(tokenizer["truncation"] or {}) | truncation)
-    made.rename(folder)
-    return folder
 
 
-def make_converted(cache, source):
+def convert(cache, source, made):
     """Convert the model to CTranslate2's format."""
-    folder = cache / "ctranslate2"
-    if folder.is_dir():
-        return folder
-    print("  converting the model for CTranslate2", flush=True)
-    made = cache / "ctranslate2.making"
-    shutil.rmtree(made, ignore_errors=True)
     code = (
         "import sys; from ctranslate2.converters import TransformersConverter as C; "
         "C(sys.argv[1], copy_files=['tokenizer.json']).convert(sys.argv[2])"
     )
-    python = python_of(cache, "ctranslate2 converter")
-    call([str(python), "-c", code, str(source), str(made)], cwd=cache,
-         env=os.environ | OWN_PACKAGES | {"HF_HUB_OFFLINE": "1"})  # fmt: skip
-    made.rename(folder)
-    return folder
+    call_offline(cache, "ctranslate2 converter", "-c", code, source, made)
 
 
-def make_gguf(cache, source):
+def convert_to_gguf(cache, source, made):
     """Convert the model to llama.cpp's format, by the script in the sources of its package."""
-    folder = cache / "gguf"
-    if folder.is_dir():
-        return folder
-    print("  converting the model for llama.cpp", flush=True)
-    made = cache / "gguf.making"
-    shutil.rmtree(made, ignore_errors=True)
     call([str(python_of(cache, "llama.cpp")), "-m", "pip", "download", "--quiet", "--no-deps",
           "--no-binary", ":all:", "--dest", str(made), LLAMA_CPP])  # fmt: skip
     with tarfile.open(next(made.glob("*.tar.gz"))) as archive:
         archive.extractall(made, filter="data")
     script = next(made.glob("*/vendor/llama.cpp/convert_hf_to_gguf.py"))
-    for precision in ("f32", "f16", "q8_0"):
-        call([str(python_of(cache, "st-torch")), str(script), str(source), "--outtype", precision,
-              "--outfile", str(made / f"{precision}.gguf")], cwd=cache,
-             env=os.environ | OWN_PACKAGES | {"HF_HUB_OFFLINE": "1"})  # fmt: skip
+    for precision in GGUF:
+        out = made / f"{precision}.gguf"
+        call_offline(cache, "st-torch", script, source, "--outtype", precision, "--outfile", out)
     shutil.rmtree(script.parents[2])
-    made.rename(folder)
-    return folder
 
 
 def change_json(path, **values):
