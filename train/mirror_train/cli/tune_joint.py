@@ -83,7 +83,7 @@ def joint_run(
 
     Synonyms of the installed thesauri are among the pairs where they are asked for. `known` returns
     the languages that a teacher knows (see `joint_data`). Without `contrast_words` the words of all
-    other languages are left out: in one batch the translations of a word would be its negatives.
+    other languages are left out, because beside a teacher they take more than they give.
     """
     if strings.language is None or strings.data is not None:
         raise ConfigError("--joint goes with --lang TAG,TAG, without --data")
@@ -130,8 +130,8 @@ def _leave_out_words(sources: dict[str, TrainingData | Entries], tags: list[str]
     for tag in tags:
         del sources[tag]
     return (
-        f"\nnot contrasted, because translations of a word would be its negatives: the words of "
-        f"{', '.join(tags)} (--recipe joint-teacher contrasts them)"
+        f"\nleft out, because they gain nothing beside a teacher: the words of "
+        f"{', '.join(tags)} (--recipe joint-teacher keeps them)"
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import DataError
+from mirror_train.data.by_language import by_language, numbered_languages
 from mirror_train.data.neighbours import beside_neighbours
 from mirror_train.data.training_data import TrainingData, connected_groups
 from mirror_train.data.views import dropout_seed, epoch_order, make_views, step_rng
@@ -73,7 +74,8 @@ class Batches:
 
     All processes draw the views of the whole batch, so that these do not depend on the number of
     processes, and each takes its slice: `share` of the `loss_batch` pairs of a step. Those that
-    have `neighbours`, int64 [n, k], share a batch with them (see `beside_neighbours`).
+    have `neighbours`, int64 [n, k], share a batch with them (see `beside_neighbours`). Where the
+    languages of pairs are known, most batches have one of them (see `by_language`).
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Batches:
         self._steps = steps or recipe.steps or recipe.epochs * len(self._sizes)
         self._chained = are_chained(data)
         self._neighbours = neighbours
+        self._languages = numbered_languages(data, loss_batch)
         self._order = lru_cache(maxsize=1)(self._new_order)  # needed at every step
 
     def __len__(self) -> int:
@@ -151,6 +154,9 @@ class Batches:
         order = epoch_order(len(self._data), seed=self.seed, epoch=epoch)
         if self._neighbours is not None:
             order = beside_neighbours(order, self._neighbours)
+        if self._languages is not None:
+            rng = np.random.default_rng([self.seed, 2, epoch])
+            order = by_language(order, self._languages, self.loss_batch, rng)
         return order if self._tiers is None else order[self._tiers[order].argsort(kind="stable")]
 
     def _found_groups(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:

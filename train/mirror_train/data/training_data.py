@@ -30,8 +30,9 @@ class TrainingData:
         origin: the further record of the source in mirror.json, such as its licence, or None.
         tiers: n numbers; in an epoch, pairs with a lower number come before those with a higher
             one. None for any order.
-        languages: n pairs of tags, of both strings, for a teacher that does not know all; a tag is
-            None where it is not known, and all are where this is None.
+        languages: n pairs of tags, of both strings; a tag is None where it is not known, and all
+            are where this is None. A batch has pairs of one language, as far as they fill it (see
+            `mirror_train.data.by_language`), and a teacher reads strings that it knows.
     """
 
     first: list[str]
