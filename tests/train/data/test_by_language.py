@@ -83,3 +83,13 @@ def test_copies_of_few_pairs_are_spread():
 def test_an_epoch_of_at_most_a_batch(n):
     order, languages = np.arange(n)[::-1], np.zeros(n, dtype=np.int64)
     assert by_language(order, languages, BATCH, np.random.default_rng(0)).tolist() == order.tolist()
+
+
+def test_a_run_with_other_languages_is_another_run():
+    """A checkpoint of it would go on with other batches."""
+    pairs = [("river", "rio"), ("stream", "arroyo")]
+    hashes = {
+        TrainingData.of_pairs(pairs, "pairs", languages=tags).sha256()
+        for tags in (None, [("en", "es")] * 2, [("en", "pt")] * 2)
+    }
+    assert len(hashes) == 3

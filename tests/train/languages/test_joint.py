@@ -110,6 +110,20 @@ def test_the_seed_decides_which_entries_are_held_out_and_taken(succeed, tiny_ber
     assert hashes[0] == hashes[1] != hashes[2]
 
 
+@pytest.mark.parametrize(
+    ("entries", "recipe"),
+    [("", "word-plus, for strings"), ("river\trivière\nhouse\tmaison\n", "joint, for pairs")],
+)
+def test_dictionaries_decide_the_recipe(succeed, tiny_bert, tmp_path, entries, recipe):
+    dictionary = tmp_path / "en-fr.tsv"
+    dictionary.write_text(entries * 40, encoding="utf-8")
+    options = ("--top", 30, "--batch-size", 20, "--steps", 1, "--frozen-layers", 1)
+    result = succeed("tune", tiny_bert, "--lang", "en,fr", "--joint", *options,
+                     *(("--dictionary", dictionary) if entries else ()),
+                     "--out", tmp_path / "out")  # fmt: skip
+    assert f"recipe {recipe} of many languages (--recipe names another)" in result.out
+
+
 @pytest.mark.full
 def test_what_the_system_has(succeed, tiny_bert, tmp_path, monkeypatch, caplog):
     synonyms = "UTF-8\nbig|1\n-|large\nlarge|1\n-|big\nlittle|1\n-|small\nsmall|1\n-|little\n"

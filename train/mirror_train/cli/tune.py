@@ -96,15 +96,8 @@ class Tune(TuneOptions):
                 "without a value"
             )
         taught, synonyms = self._follows(), self.synonyms.thesaurus is not None
-        name, reason = "joint", "for one encoder of many languages"
-        if taught and (synonyms or self.languages.dictionary or self.languages.installed):
-            name, reason = (
-                "joint-teacher",
-                "to follow a teacher, and contrast pairs of all languages",
-            )
-        elif taught:
-            name, reason = "teacher", "to follow a teacher"
-        config = self._config(self.recipe or self._say(name, reason))
+        # The pairs say which recipe it is; mistakes in the options are found before they are read.
+        config = self._config(self.recipe or ("teacher" if taught else "word-plus"))
         joint = joint_run(
             self.strings,
             self.languages,
@@ -113,6 +106,9 @@ class Tune(TuneOptions):
             known=partial(known_languages, config) if taught else tuple,
             contrast_words=self.recipe is not None,
         )
+        if self.recipe is None:
+            pairs = joint.data.first != joint.data.second
+            config = self._config(self._joint_recipe(taught=taught, pairs=pairs))
         self._tune(joint.data, config, self.model or JOINT_BASE, joint)
 
     def _config(self, recipe: str) -> TrainConfig:
@@ -152,6 +148,19 @@ class Tune(TuneOptions):
         if data is None:
             return self._say("word", "for words")
         return self._say(*default_recipe(data, self.strings.data_format))
+
+    def _joint_recipe(self, *, taught: bool, pairs: bool) -> str:
+        """Return the recipe for strings of many languages, or pairs of different ones."""
+        chosen = {
+            (False, False): ("word-plus", "for strings of many languages"),
+            (False, True): ("joint", "for pairs of many languages"),
+            (True, False): ("teacher", "to follow a teacher"),
+            (True, True): (
+                "joint-teacher",
+                "to follow a teacher, and contrast pairs of all languages",
+            ),
+        }
+        return self._say(*chosen[taught, pairs])
 
     def _follows(self) -> bool:
         """Tell whether there is a teacher that is followed, and not a guide."""

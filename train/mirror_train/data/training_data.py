@@ -70,11 +70,13 @@ class TrainingData:
         return len(self.first)
 
     def sha256(self) -> str:
-        """Return a hash of the strings in order, which does not depend on the file."""
+        """Return a hash of strings and languages in order, which does not depend on the file."""
         digest = hashlib.sha256()
         columns = [self.first, self.second]
         if self.hard_negatives is not None:
             columns.append(self.hard_negatives)
+        if self.languages is not None:
+            columns.append([f"{a} {b}" for a, b in self.languages])
         for row in zip(*columns, strict=True):
             digest.update("\t".join(row).encode() + b"\n")
         return digest.hexdigest()
