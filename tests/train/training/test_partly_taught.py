@@ -119,11 +119,15 @@ def test_a_teacher_reads_the_strings_of_its_languages_and_a_killed_run_goes_on(
     ).read_bytes()
 
 
-def test_a_run_of_which_the_teacher_has_read_another_part_is_refused(run, crash_at):
+def test_a_run_of_which_the_teacher_has_read_another_part_is_refused(run, crash_at, tmp_path):
     with crash_at(2):
         run("out", checkpoint_every=1)
-    with pytest.raises(ConfigError, match="taught was 60, now 59"):
+    with pytest.raises(ConfigError, match="data was"):
         run("out", tags=[*TAGS[:39], (None, None), *TAGS[40:]], checkpoint_every=1, resume=True)
+    table = tmp_path / "own.toml"
+    table.write_text(table.read_text().replace('["en"]', '["fr"]'))
+    with pytest.raises(ConfigError, match="taught was 60, now 56"):
+        run("out", checkpoint_every=1, resume=True)
 
 
 def test_what_cannot_be_learned_is_refused(run):
