@@ -93,3 +93,24 @@ def test_a_run_with_other_languages_is_another_run():
         for tags in (None, [("en", "es")] * 2, [("en", "pt")] * 2)
     }
     assert len(hashes) == 3
+
+
+def test_a_neighbour_in_another_language_shares_the_batch():
+    data = joined(en=40, fr=40)
+    neighbours = ((np.arange(80) + 40) % 80)[:, None]
+    batches = Batches(data, RECIPE, loss_batch=BATCH, seed=1, mask_token=None, processes=ALONE,
+                      neighbours=neighbours)  # fmt: skip
+    for step in range(10):
+        rows = batches[step].rows
+        assert {*rows.tolist()} == {*neighbours[rows, 0].tolist()}
+
+
+def test_a_language_whose_pairs_are_one_chain_keeps_negatives():
+    """Each chain has a twelfth of all pairs, and a batch of its language would have no others."""
+    tags = [f"{a}{b}" for a in "abc" for b in "defg"]
+    pairs = [(f"{tag}{i}", f"{tag}{i + 1}") for tag in tags for i in range(24)]
+    languages = [(tag, tag) for tag in tags for _ in range(24)]
+    data = TrainingData.of_pairs(pairs, "chains", languages=languages)
+    batches = Batches(data, RECIPE, loss_batch=BATCH, seed=1, mask_token=None, processes=ALONE)
+    for step in range(len(batches)):
+        assert len({*batches[step].group_ids}) > 2

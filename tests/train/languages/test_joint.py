@@ -156,7 +156,7 @@ def test_thesauri_and_a_teacher_in_one_run(succeed, tiny_bert, tiny_bundle, tmp_
         "recipe joint-teacher, to follow a teacher, and contrast pairs of all languages"
         in result.out
     )
-    assert "beside a teacher: the words of fr (--recipe joint-teacher keeps them)" in result.out
+    assert "the words of fr are left out, because they gain nothing beside a teacher" in result.out
     found = json.loads((tmp_path / "out/mirror.json").read_text())
     assert found["recipe"]["teacher_weight"] == 0.5
     english = int(re.match(r"en (\d+), fr synonyms \d+$", found["data"]["source"])[1])

@@ -116,6 +116,6 @@ def test_many_languages_are_tuned_into_one_encoder(
     result = succeed("tune", tiny_bert, "--lang", "en,fr", "--teacher", "auto", "--top", 60,
                      "--batch-size", 40, "--out", out)  # fmt: skip
     assert "recipe teacher, to follow a teacher" in result.out
-    assert "the words of fr (--recipe joint-teacher keeps them)" in result.out
+    assert "the words of fr are left out, because they gain nothing beside a teacher" in result.out
     found = json.loads((out / "mirror.json").read_text())
     assert found["training"]["teacher"]["strings"] == found["data"]["strings"] == 60

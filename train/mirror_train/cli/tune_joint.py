@@ -130,8 +130,8 @@ def _leave_out_words(sources: dict[str, TrainingData | Entries], tags: list[str]
     for tag in tags:
         del sources[tag]
     return (
-        f"\nleft out, because they gain nothing beside a teacher: the words of "
-        f"{', '.join(tags)} (--recipe joint-teacher keeps them)"
+        f"\nthe words of {', '.join(tags)} are left out, because they gain nothing beside a "
+        "teacher (--recipe joint-teacher keeps them)"
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mirror_rt.errors import DataError
-from mirror_train.data.by_language import by_language, numbered_languages
+from mirror_train.data.by_language import by_language, language_sets, numbered_languages
 from mirror_train.data.neighbours import beside_neighbours
 from mirror_train.data.training_data import TrainingData, connected_groups
 from mirror_train.data.views import dropout_seed, epoch_order, make_views, step_rng
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from mirror_train.compute.processes import Processes
 
 # Synonyms and translations of many languages make chains that lead from nearly every word to every
-# other. Where a group has more than this share of the pairs, which would be no negatives of each
-# other, only the pairs of the batch itself make groups.
+# other. Where a group has more than this share of the pairs that fill batches together, which would
+# be no negatives of each other, only the pairs of the batch itself make groups.
 _MOST_CHAINED = 0.1
 _LEAST = 2  # pairs of a batch
 
@@ -40,9 +40,21 @@ def check_loss_batch(
 
 
 def are_chained(data: TrainingData) -> bool:
-    """Tell whether a group has so large a part of the pairs that it is none."""
-    largest = max(Counter(data.group_ids or [0]).values())
-    return data.group_ids is not None and largest > _MOST_CHAINED * len(data)
+    """Tell whether a group has so large a part of all pairs, or of a language's, that it is none.
+
+    A language with less than a tenth of all pairs is measured as if it had a tenth.
+    """
+    if data.group_ids is None:
+        return False
+    total = len(data)
+    if max(Counter(data.group_ids).values()) > _MOST_CHAINED * total:
+        return True
+    languages = language_sets(data) or []
+    pairs, shares = Counter(languages), Counter(zip(languages, data.group_ids, strict=False))
+    return any(
+        share > _MOST_CHAINED * max(pairs[one], _MOST_CHAINED * total)
+        for (one, _), share in shares.items()
+    )
 
 
 def batch_sizes(pairs: int, batch: int, processes: int = 1) -> list[int]:
@@ -152,11 +164,11 @@ class Batches:
 
     def _new_order(self, epoch: int) -> npt.NDArray[np.int64]:
         order = epoch_order(len(self._data), seed=self.seed, epoch=epoch)
-        if self._neighbours is not None:
-            order = beside_neighbours(order, self._neighbours)
         if self._languages is not None:
             rng = np.random.default_rng([self.seed, 2, epoch])
             order = by_language(order, self._languages, self.loss_batch, rng)
+        if self._neighbours is not None:  # those in other languages, too
+            order = beside_neighbours(order, self._neighbours)
         return order if self._tiers is None else order[self._tiers[order].argsort(kind="stable")]
 
     def _found_groups(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:

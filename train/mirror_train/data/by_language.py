@@ -1,7 +1,7 @@
 """Fill the batches of an epoch with pairs of one language each.
 
-In a batch of many languages, translations of a string are among its negatives, and most others
-differ from it by their language alone, which the encoder knew before.
+In a batch of many languages, translations of a string are among its negatives, and the others can
+be told from it by their language, which an encoder may know without tuning.
 """
 
 from __future__ import annotations
@@ -15,18 +15,23 @@ from mirror_train.data.training_data import TrainingData
 
 Rows = npt.NDArray[np.int64]
 
-_ANY = -1  # in place of a language, of pairs that go with all others
+_ANY = -1  # of pairs that go with those of all languages
+
+
+def language_sets(data: TrainingData) -> list[frozenset[str | None]] | None:
+    """Return the language of each pair's strings, or the two that they have; None if unknown."""
+    return None if data.languages is None else [frozenset(pair) for pair in data.languages]
 
 
 def numbered_languages(data: TrainingData, batch: int) -> Rows | None:
-    """Return a number for each pair's language, or for its two; int64 [n], None if unknown.
+    """Return a number for the language of each pair, or for its two; int64 [n], None if unknown.
 
-    It is -1 where the epoch has a pair more than once, and too few different ones of the language
-    for a batch: copies are no negatives of each other.
+    The number is -1 for a language that cannot fill a batch without copies of a pair, because
+    copies are no negatives of each other.
     """
-    if data.languages is None:
+    languages = language_sets(data)
+    if languages is None:
         return None
-    languages = [frozenset(pair) for pair in data.languages]
     pairs = Counter(languages)
     different = Counter(one for one, *_ in {*zip(languages, data.first, data.second, strict=True)})
     numbers = {
@@ -37,16 +42,19 @@ def numbered_languages(data: TrainingData, batch: int) -> Rows | None:
 
 
 def by_language(order: Rows, languages: Rows, batch: int, rng: np.random.Generator) -> Rows:
-    """Return the order in which most batches have one language, and follow each other at random.
+    """Return an order whose batches have one language each, and follow each other at random.
 
-    Only batches in which one language ends and others begin have several, and those that take in
-    pairs of `_ANY` language, which are spread at random.
+    A batch in which one language ends also has the next one. Pairs of the number -1 are spread at
+    random over the batches of all languages.
 
     Args:
-        order: int64 [n], a permutation; the pairs of a language keep theirs.
+        order: int64 [n], a permutation; within a language it is kept.
         languages: int64 [n], of `numbered_languages`.
         batch: number of pairs of a batch; the last one may be smaller.
         rng: chooses which languages meet, and the order of the batches.
+
+    Returns:
+        int64 [n], a permutation.
     """
     found = languages[order]
     spread, known = found == _ANY, found[found != _ANY]

@@ -31,8 +31,9 @@ class TrainingData:
         tiers: n numbers; in an epoch, pairs with a lower number come before those with a higher
             one. None for any order.
         languages: n pairs of tags, of both strings; a tag is None where it is not known, and all
-            are where this is None. A batch has pairs of one language, as far as they fill it (see
-            `mirror_train.data.by_language`), and a teacher reads strings that it knows.
+            are where this is None. Most batches have pairs of one language (see
+            `mirror_train.data.by_language`), and a teacher reads the strings in languages that it
+            knows.
     """
 
     first: list[str]
