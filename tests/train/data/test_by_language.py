@@ -61,7 +61,9 @@ def test_a_dictionary_is_one_language_in_either_direction():
     tags = [("en", "fr")] * 8 + [("fr", "en")] * 8 + [("en", "ru")] * 16
     found = numbered_languages(TrainingData.of_pairs(pairs, "pairs", languages=tags), BATCH)
     assert found.tolist() == [0] * 16 + [1] * 16
-    assert numbered_languages(TrainingData.of_pairs(pairs, "pairs"), BATCH) is None
+    for same in (None, [("en", "fr")] * 32):
+        data = TrainingData.of_pairs(pairs, "pairs", languages=same)
+        assert numbered_languages(data, BATCH) is None
 
 
 def test_copies_of_few_pairs_are_spread():

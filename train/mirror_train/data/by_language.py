@@ -24,15 +24,16 @@ def language_sets(data: TrainingData) -> list[frozenset[str | None]] | None:
 
 
 def numbered_languages(data: TrainingData, batch: int) -> Rows | None:
-    """Return a number for the language of each pair, or for its two; int64 [n], None if unknown.
+    """Return a number for the language of each pair, or for its two; int64 [n].
 
+    None if they are unknown, or the same for all pairs.
     The number is -1 for a language that cannot fill a batch without copies of a pair, because
     copies are no negatives of each other.
     """
-    languages = language_sets(data)
-    if languages is None:
-        return None
+    languages = language_sets(data) or []
     pairs = Counter(languages)
+    if len(pairs) < 2:
+        return None
     different = Counter(one for one, *_ in {*zip(languages, data.first, data.second, strict=True)})
     numbers = {
         one: number if different[one] >= min(pairs[one], batch) else _ANY
