@@ -24,11 +24,13 @@ def language_sets(data: TrainingData) -> list[frozenset[str | None]] | None:
 
 
 def numbered_languages(data: TrainingData, batch: int) -> Rows | None:
-    """Return a number for the language of each pair, or for its two; int64 [n].
+    """Return a number for the language of each pair, or for its two.
 
-    None if they are unknown, or the same for all pairs.
     The number is -1 for a language that cannot fill a batch without copies of a pair, because
     copies are no negatives of each other.
+
+    Returns:
+        int64 [n]; None where languages are unknown, or the same for all pairs.
     """
     languages = language_sets(data) or []
     pairs = Counter(languages)
